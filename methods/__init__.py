@@ -1,1 +1,3 @@
-"""The methods: one module or package each, named after its paper; ``conf/method/`` has their settings."""
+"""The methods: one module or package each, named after its paper; ``conf/method/`` has their
+settings.
+"""

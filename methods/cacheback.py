@@ -1,8 +1,9 @@
-"""Cacheback (Ma, Gim, Zhong 2025): drafts from LRU tables of n-grams, one learned from the context, one frozen.
+"""Cacheback (Ma, Gim, Zhong 2025): drafts from LRU tables of n-grams, one learned from the context,
+one frozen.
 
-A table maps a leader (the last LL tokens) to followers (FL tokens each), most recent first; querying it again below
-every follower grows a tree (sections 3.1 to 3.3). The frozen table is built offline from a corpus, packed into arrays,
-and never changes. Defaults are the paper's (section 4).
+A table maps a leader (the last LL tokens) to followers (FL tokens each), most recent first;
+querying it again below every follower grows a tree (sections 3.1 to 3.3). The frozen table is built
+offline from a corpus, packed into arrays, and never changes. Defaults are the paper's (section 4).
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from typing import Literal
 import numpy as np
 
 from methods.parts.array_draft import ArrayDrafter
-from methods.parts.branches import END, ENDS, PARENT, TOKEN, add, allocate_tree, child, copy_nodes, start
+from methods.parts.branches import (
+    END,
+    ENDS,
+    PARENT,
+    TOKEN,
+    add,
+    allocate_tree,
+    child,
+    copy_nodes,
+    start,
+)
 from methods.parts.corpus import BuiltFile, Corpus
 from methods.parts.gram_table import NEXT, NONE, TOKENS, GramTable, find, index_grams, put, recent
 from methods.parts.ngrams import Gram
@@ -29,7 +40,9 @@ from specbench.types import MOST, ROOT, InputError, Prefill, require_count
 
 
 class FrozenTable(BuiltFile):
-    """Packed: leaders (n, LL) sorted, offsets (n+1,), followers (m, FL) with each leader's most frequent first."""
+    """Packed: leaders (n, LL) sorted, offsets (n+1,), followers (m, FL) with each leader's most
+    frequent first.
+    """
 
     kind, format, command = "frozen table", "cacheback", "frozen_table"
     names = ("leaders", "offsets", "followers")
@@ -47,26 +60,37 @@ class FrozenTable(BuiltFile):
         parser.add_argument("--leaders", type=int, default=2**20, help="leader capacity LC")
         parser.add_argument("--followers", type=int, default=128, help="follower capacity FC")
         parser.add_argument(
-            "--rate", type=float, default=1.0, help="share of windows sampled (the paper's 1 %% is 0.01)"
+            "--rate",
+            type=float,
+            default=1.0,
+            help="share of windows sampled (the paper's 1 %% is 0.01)",
         )
         parser.add_argument("--seed", type=int, default=0)
 
     @classmethod
     def from_corpus(cls, corpus: Corpus, given: argparse.Namespace) -> tuple[FrozenTable, str]:
-        """Counts the corpus's n-grams. Raises InputError for impossible options, and for an empty table."""
+        """Counts the corpus's n-grams. Raises InputError for impossible options, and for an empty
+        table.
+        """
         lengths = (given.leader, given.follower, given.leaders, given.followers)
-        for name, value in zip(("--leader", "--follower", "--leaders", "--followers"), lengths, strict=True):
+        for name, value in zip(
+            ("--leader", "--follower", "--leaders", "--followers"), lengths, strict=True
+        ):
             require_count(name, value, high=KEPT if name.endswith("s") else MOST)
         require_count("--seed", given.seed, low=0, high=LARGEST)
         if not 0 < given.rate <= 1:
             raise InputError(f"--rate={given.rate}: expected a share above 0, at most 1")
         table = build_frozen_table(corpus.documents, *lengths, given.rate, given.seed)
         if not len(table.followers):
-            raise InputError(f"no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?")
+            raise InputError(
+                f"no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?"
+            )
         return table, f"{len(table.leaders)} leaders, {len(table.followers)} followers, "
 
     @classmethod
-    def from_file(cls, path: Path, arrays: dict[str, np.ndarray], labels: dict[str, str], vocab: int) -> FrozenTable:
+    def from_file(
+        cls, path: Path, arrays: dict[str, np.ndarray], labels: dict[str, str], vocab: int
+    ) -> FrozenTable:
         """Indexes the leaders."""
         return cls(**arrays)
 
@@ -80,9 +104,15 @@ class FrozenTable(BuiltFile):
 def count_windows(
     documents: Sequence[np.ndarray], length: int, rate: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Windows of ``length`` tokens and how often each occurs; none crosses a document. rate: share of windows kept."""
+    """Windows of ``length`` tokens and how often each occurs; none crosses a document. rate: share
+    of windows kept.
+    """
     random = np.random.default_rng(seed)
-    pieces = [np.lib.stride_tricks.sliding_window_view(ids, length) for ids in documents if len(ids) >= length]
+    pieces = [
+        np.lib.stride_tricks.sliding_window_view(ids, length)
+        for ids in documents
+        if len(ids) >= length
+    ]
     if not pieces:
         return np.zeros((0, length), np.int32), np.zeros(0, np.int64)
     windows = np.concatenate(pieces).astype(np.int32)
@@ -102,8 +132,9 @@ def build_frozen_table(
 ) -> FrozenTable:
     """The most frequent leaders, and for each the most frequent n-grams after it (section 3.3).
 
-    documents: token ids of each. rate: share of the windows sampled, separately for leaders and followers, as the
-    authors' builder does. Ties are broken by token ids, so the same corpus gives the same table.
+    documents: token ids of each. rate: share of the windows sampled, separately for leaders and
+    followers, as the authors' builder does. Ties are broken by token ids, so the same corpus gives
+    the same table.
     """
     grams, counts = count_windows(documents, leader_length, rate, seed)
     kept = np.argsort(-counts, kind="stable")[:leader_capacity]
@@ -136,13 +167,15 @@ DYNAMIC, FROZEN = 1, 2  # tables of a query: a sum of these
 
 @njit(widen=True)
 def draft(
-    nodes, tree, tables, later, dynamic, frozen, offsets, followers, stored, length, entered, lead, leaders, most, room,
-    reserve, merge,
+    nodes, tree, tables, later, dynamic, frozen, offsets, followers, stored, length, entered, lead,
+    leaders, most, room, reserve, merge,
 ):  # fmt: skip
-    """Enter the context's new windows, then grow a tree from ``tables`` and from those of ``later``; see ``_attach``.
+    """Enter the context's new windows, then grow a tree from ``tables`` and from those of
+    ``later``; see ``_attach``.
 
-    nodes: filled with those of ``tree``. stored, length: see ``GrowingText``. entered: place of the first window that
-    is not in the dynamic table. leaders, most: see ``put``. Returns (nodes, entered); -1 nodes if the table must grow.
+    nodes: filled with those of ``tree``. stored, length: see ``GrowingText``. entered: place of the
+    first window that is not in the dynamic table. leaders, most: see ``put``. Returns (nodes,
+    entered); -1 nodes if the table must grow.
     """
     text, width = stored[:length], lead + followers.shape[1]
     if tables & DYNAMIC:
@@ -151,7 +184,9 @@ def draft(
             return -1, entered
     start(tree)
     if length >= lead:
-        room = _attach(tree, tables, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge)
+        room = _attach(
+            tree, tables, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge
+        )
         if later:
             _attach(tree, later, dynamic, frozen, offsets, followers, text, lead, room, 0, merge)
     return copy_nodes(tree, nodes), entered
@@ -159,16 +194,18 @@ def draft(
 
 @njit(widen=True)
 def _attach(tree, tables, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge):
-    """Attach followers below the end of the context and below one another, breadth first (section 3.2).
+    """Attach followers below the end of the context and below one another, breadth first (section
+    3.2).
 
-    Level 1 leaves ``reserve`` tokens to the deeper levels; what it did not use and the reserve then go to level 2,
-    spent greedily on its first node. The reference attaches every n-gram as a chain of its own; with ``merge`` chains
-    share prefixes, and only new tokens count. A second call continues from every node of the first.
+    Level 1 leaves ``reserve`` tokens to the deeper levels; what it did not use and the reserve then
+    go to level 2, spent greedily on its first node. The reference attaches every n-gram as a chain
+    of its own; with ``merge`` chains share prefixes, and only new tokens count. A second call
+    continues from every node of the first.
 
-    tree: see ``methods.parts.branches``. tables: to query, the dynamic one first; a follower that is in both comes
-    twice, as in the code. dynamic: rows of a ``GramTable``; frozen (its index), offsets, followers: of a
-    ``FrozenTable``. text: (T,) int32, the context, of at least ``lead`` tokens, a leader's length.
-    room: [tokens] that may be attached; returns what is left of it.
+    tree: see ``methods.parts.branches``. tables: to query, the dynamic one first; a follower that
+    is in both comes twice, as in the code. dynamic: rows of a ``GramTable``; frozen (its index),
+    offsets, followers: of a ``FrozenTable``. text: (T,) int32, the context, of at least ``lead``
+    tokens, a leader's length. room: [tokens] that may be attached; returns what is left of it.
     """
     leader, follower = np.empty(lead, np.int32), np.empty(followers.shape[1], np.int32)
     left, begin, end, full = room - reserve, 0, tree[ROOT, ENDS], False
@@ -212,7 +249,9 @@ def _read_end(tree, node, text, leader):
 
 @njit(widen=True)
 def _hang(tree, node, follower, source, left, merge):
-    """Attach a follower if there is room for it; returns whether there was none, and the room [tokens] left."""
+    """Attach a follower if there is room for it; returns whether there was none, and the room
+    [tokens] left.
+    """
     known, below = 0, child(tree, node, np.int64(follower[0])) if merge else ROOT
     while below != ROOT:
         node, known = below, known + 1
@@ -231,7 +270,8 @@ class _Cache(ArrayDrafter):
         super().__init__(method.total_draft_length)
         self._method = method
         self._entered = 0  # place of the first window of the context that is not in the table
-        self._fed = len(prompt)  # tokens of the context before the last step's, which the reference feeds all again
+        # tokens of the context before the last step's, which the reference feeds all again
+        self._fed = len(prompt)
         self._tree = allocate_tree(method.total_draft_length)
         self._take([*prompt, first])
 
@@ -240,12 +280,14 @@ class _Cache(ArrayDrafter):
         text.follow(context)
         uncached, self._fed = max(1, len(context) - self._fed), len(context)
         room = min(budget, max(0, most - (uncached if method.accounting == "refeed" else 1)))
-        reserve = method.chaining_reserve * min(budget, most) // most  # the same share of a smaller draft
+        # the same share of a smaller draft
+        reserve = method.chaining_reserve * min(budget, most) // most
         size = -1
         while size < 0:
             size, self._entered = draft(
-                self.nodes, self._tree, *method.queried, method.dynamic.rows, *method.packed, text.stored, text.length,
-                self._entered, *method.capacities, room, reserve, method.merge,
+                self.nodes, self._tree, *method.queried, method.dynamic.rows, *method.packed,
+                text.stored, text.length, self._entered, *method.capacities, room, reserve,
+                method.merge,
             )  # fmt: skip
             if size < 0:
                 method.dynamic.grow()
@@ -283,16 +325,25 @@ class Cacheback(Parameters, Method):
         super().__post_init__()
         lead, follow = self.leader_length, self.follower_length
         self.dynamic = GramTable(lead, follow, self.leader_capacity, self.follower_capacity)
-        self.merge, self.capacities = self.growth == "merged", (lead, self.leader_capacity, self.follower_capacity)
+        self.merge, self.capacities = (
+            self.growth == "merged",
+            (lead, self.leader_capacity, self.follower_capacity),
+        )
         self.use_table(None)
 
     def use_table(self, table: FrozenTable | None) -> None:
-        """Draft from this frozen table: the tables to query at first and afterwards, and its arrays."""
+        """Draft from this frozen table: the tables to query at first and afterwards, and its
+        arrays.
+        """
         self.table, own = table, DYNAMIC * (self.tables != "frozen")
         late = table is not None and self.frozen_growth == "after_tree"
         self.queried = (own, FROZEN) if late else (own + FROZEN * (table is not None), 0)
         lead, follow = self.leader_length, self.follower_length
-        empty = (np.zeros((0, lead), np.uint16), np.zeros(1, np.uint32), np.zeros((0, follow), np.uint16))
+        empty = (
+            np.zeros((0, lead), np.uint16),
+            np.zeros(1, np.uint32),
+            np.zeros((0, follow), np.uint16),
+        )
         read = table or FrozenTable(*empty)
         self.packed = (read.index, read.offsets, read.followers)
 
@@ -317,15 +368,17 @@ class Cacheback(Parameters, Method):
         built = (table.leaders.shape[1], table.followers.shape[1])
         if built != tuple(lengths.values()):
             raise InputError(
-                f"frozen={table.path}: built with leader and follower lengths {built};"
-                f" expected {tuple(lengths.values())}: build it anew with --leader and --follower, for a sweep one file"
-                " a pair ('t_%LL_%FL.safetensors' names them), or do without by"
+                f"frozen={table.path}: built with leader and follower lengths {built}; expected"
+                f" {tuple(lengths.values())}: build it anew with --leader and --follower, for a"
+                " sweep one file a pair ('t_%LL_%FL.safetensors' names them), or do without by"
                 " tables=dynamic"
             )
         self.use_table(table)
 
     def bind(self, target: Target) -> None:
-        """Refuse lengths under which no draft could ever be drawn; compile, so that no request does."""
+        """Refuse lengths under which no draft could ever be drawn; compile, so that no request
+        does.
+        """
         room = min(target.max_nodes, self.total_draft_length - 1)
         if room - self.chaining_reserve < self.follower_length:
             raise InputError(

@@ -1,9 +1,10 @@
-"""CARD (Zhou et al. 2025, "query-and-correct"): the draft model fills a cache of continuations while the target runs.
+"""CARD (Zhou et al. 2025, "query-and-correct"): the draft model fills a cache of continuations
+while the target runs.
 
-The target takes one chain out of the cache, the heaviest, and verifies it; meanwhile the draft model reads ``ratio``
-more layers. Where the cache holds the target's own token below what the target accepted (a hit), the cache is corrected
-to follow from that token and continues to serve; otherwise (a miss) it starts again. The target's draft is a chain,
-whatever the cache.
+The target takes one chain out of the cache, the heaviest, and verifies it; meanwhile the draft
+model reads ``ratio`` more layers. Where the cache holds the target's own token below what the
+target accepted (a hit), the cache is corrected to follow from that token and continues to serve;
+otherwise (a miss) it starts again. The target's draft is a chain, whatever the cache.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from specbench.types import ROOT, Draft, InputError, Prefill, Step
 class TreeLayer:
     """Nodes of one depth, the likeliest first. ids are ascending.
 
-    ids, tokens, parents: (n,) parents are ids. weights: (n,) log-probability of the path from the cache's base.
-    best: (n, k) tokens of the secondary cache, likeliest first, and chances: (n, k) their log-probabilities given the
-    path; None until the draft model has read the layer.
+    ids, tokens, parents: (n,) parents are ids. weights: (n,) log-probability of the path from the
+    cache's base. best: (n, k) tokens of the secondary cache, likeliest first, and chances: (n, k)
+    their log-probabilities given the path; None until the draft model has read the layer.
     """
 
     ids: np.ndarray
@@ -56,13 +57,16 @@ class TreeLayer:
         """Only the nodes of a (n,) bool mask."""
         best = None if self.best is None else self.best[keep]
         chances = None if self.chances is None else self.chances[keep]
-        return TreeLayer(self.ids[keep], self.tokens[keep], self.parents[keep], self.weights[keep], best, chances)
+        return TreeLayer(
+            self.ids[keep], self.tokens[keep], self.parents[keep], self.weights[keep], best, chances
+        )
 
 
 class DraftCache:
     """The cache of likeliest continuations.
 
-    width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing follows.
+    width: nodes a layer (K). children: of a node in the secondary cache (k). eos: tokens nothing
+    follows.
     """
 
     def __init__(self, width: int, children: int, eos: frozenset[int]) -> None:
@@ -76,7 +80,8 @@ class DraftCache:
         self._base = TreeLayer(self._new_ids(1), np.zeros(1, np.int64), np.full(1, -1), np.zeros(1))
         self.root = int(self._base.ids[0])
         self.layers: list[TreeLayer] = []
-        self._head = 0  # layers before this one are the verified path's, kept only where nothing is pruned
+        # layers before this one are the verified path's, kept only where nothing is pruned
+        self._head = 0
 
     def _new_ids(self, count: int) -> np.ndarray:
         self._next += count
@@ -94,20 +99,28 @@ class DraftCache:
 
     @property
     def unread(self) -> bool:
-        """True if the draft model has not read the frontier yet; otherwise nothing follows from it."""
+        """True if the draft model has not read the frontier yet; otherwise nothing follows from
+        it.
+        """
         return self.frontier.best is None
 
     def read(self) -> np.ndarray:
         """(n,) ids of the layers' nodes that the draft model has read, parents before children."""
-        return np.concatenate([np.empty(0, np.int64), *(layer.ids for layer in self.layers if layer.best is not None)])
+        return np.concatenate(
+            [np.empty(0, np.int64), *(layer.ids for layer in self.layers if layer.best is not None)]
+        )
 
     def grow(self, best: np.ndarray, chances: np.ndarray) -> None:
-        """The draft model has read the frontier: keep each node's children (n, k), choose the next layer."""
+        """The draft model has read the frontier: keep each node's children (n, k), choose the next
+        layer.
+        """
         self.frontier.best, self.frontier.chances = best, chances
         self._add_layer()
 
     def _add_layer(self) -> None:
-        """The ``width`` likeliest children of the last layer, from the secondary cache; none if there are none."""
+        """The ``width`` likeliest children of the last layer, from the secondary cache; none if
+        there are none.
+        """
         above = self.frontier
         assert above.best is not None
         assert above.chances is not None
@@ -119,12 +132,17 @@ class DraftCache:
         if not count:
             return
         likeliest = np.argpartition(-weights, count - 1)[:count]
-        order = likeliest[np.lexsort((likeliest, -weights[likeliest]))]  # equal ones: the first stays the first
+        # equal ones: the first stays the first
+        order = likeliest[np.lexsort((likeliest, -weights[likeliest]))]
         parents = above.ids[order // above.best.shape[1]]
-        self.layers.append(TreeLayer(self._new_ids(count), above.best.ravel()[order], parents, weights[order]))
+        self.layers.append(
+            TreeLayer(self._new_ids(count), above.best.ravel()[order], parents, weights[order])
+        )
 
     def query(self, limit: int) -> tuple[list[int], list[int]]:
-        """(ids, tokens) of the chain from the root: the heaviest child, its heaviest child and so on."""
+        """(ids, tokens) of the chain from the root: the heaviest child, its heaviest child and so
+        on.
+        """
         ids: list[int] = []
         tokens: list[int] = []
         node = self.root
@@ -164,10 +182,11 @@ class DraftCache:
         self.root = node
 
     def correct(self, node: int, depth: int) -> bool:
-        """``node`` is the root now: only what follows from it stays. True if a layer had to be chosen again.
+        """``node`` is the root now: only what follows from it stays. True if a layer had to be
+        chosen again.
 
-        Weights count from the new root. Where no node of a layer follows from it, the tree is cut there and the layer
-        is filled from the secondary cache of the layer above.
+        Weights count from the new root. Where no node of a layer follows from it, the tree is cut
+        there and the layer is filled from the secondary cache of the layer above.
         """
         own = self.layers[self._head + depth - 1]
         self._base = own.where(own.ids == node)
@@ -196,10 +215,13 @@ class CardSession:
         options = actor.options
         self._lm, self._context, self._options = actor.lm, context, options
         self.tree = TreeRequest(actor.lm, actor.vocab)
-        self.store = DraftCache(options["nodes_per_layer"], min(options["children"], actor.vocab), actor.eos)
+        self.store = DraftCache(
+            options["nodes_per_layer"], min(options["children"], actor.vocab), actor.eos
+        )
         self._nodes: dict[int, int] = {}  # id in the store -> node in the draft model's tree
         self._trail: list[int] = []  # verified ids after the tree's root, where nothing is pruned
-        self._due: tuple[list[int], int] | None = None  # (ids, their first place in the context) to be committed
+        # (ids, their first place in the context) to be committed
+        self._due: tuple[list[int], int] | None = None
 
     def grow(self) -> float:
         """Read the deepest nodes in one forward and choose the next layer; [s] of the forward."""
@@ -213,25 +235,34 @@ class CardSession:
         else:
             self._nodes.clear()
             rows = self.tree.feed(self._context, self.tree.cached)[None]
-        chances, best = rows.log_softmax(-1, dtype=torch.promote_types(rows.dtype, torch.float32)).topk(
-            self.store.children
-        )
+        chances, best = rows.log_softmax(
+            -1, dtype=torch.promote_types(rows.dtype, torch.float32)
+        ).topk(self.store.children)
         read = torch.stack([chances.double(), best.double()])
         after = mark(self._lm.device)
-        found = read.cpu().numpy()  # the forward's only read-back, and the second mark has been passed
+        # the forward's only read-back, and the second mark has been passed
+        found = read.cpu().numpy()
         self.store.grow(found[1].astype(np.int64), found[0])
         return seconds_between(before, after)
 
     def expand(self, rounds: int) -> list[float]:
-        """Up to ``rounds`` forwards; fewer if nothing can follow or there are ``max_depth`` layers. [s] of each."""
+        """Up to ``rounds`` forwards; fewer if nothing can follow or there are ``max_depth`` layers.
+        [s] of each.
+        """
         self._tidy()
         seconds: list[float] = []
-        while len(seconds) < rounds and self.store.unread and len(self.store.layers) < self._options["max_depth"]:
+        while (
+            len(seconds) < rounds
+            and self.store.unread
+            and len(self.store.layers) < self._options["max_depth"]
+        ):
             seconds.append(self.grow())
         return seconds
 
     def correct(self, path: list[int], emitted: Sequence[int]) -> dict[str, Any]:
-        """The target accepted the ids of ``path`` and emitted those tokens with its own last: follow from there."""
+        """The target accepted the ids of ``path`` and emitted those tokens with its own last:
+        follow from there.
+        """
         self._tidy()
         node = self.store.find(path, emitted[-1])
         self._context += emitted
@@ -250,25 +281,34 @@ class CardSession:
         return {"hit": node is not None, "refilled": refilled, "seconds": seconds, **self.chain()}
 
     def _restart(self, verified: list[int], end: int) -> None:
-        """Empty the cache; the verified ids, which end at ``end`` of the context, stay in the draft model's."""
+        """Empty the cache; the verified ids, which end at ``end`` of the context, stay in the draft
+        model's.
+        """
         self.store.restart()
         self._due, self._trail = (verified, end), []
 
     def _tidy(self) -> None:
-        """Apply a correction to the draft model's cache: during the target's forward, not before it."""
+        """Apply a correction to the draft model's cache: during the target's forward, not before
+        it.
+        """
         if self._due is None:
             return
         verified, end = self._due
         self._due = None
         start = end - len(verified)
-        known = [node for node in verified if node in self._nodes]  # the last one may not have been read
+        # the last one may not have been read
+        known = [node for node in verified if node in self._nodes]
         kept = self.store.read().tolist()
         tokens = self._context[start : start + len(known)]
-        self.tree.commit([self._nodes[node] for node in known], tokens, [self._nodes[node] for node in kept])
+        self.tree.commit(
+            [self._nodes[node] for node in known], tokens, [self._nodes[node] for node in kept]
+        )
         self._nodes = {node: place for place, node in enumerate(kept)}
 
     def chain(self) -> dict[str, Any]:
-        """Returns ids and tokens of the heaviest chain and the number of layers, which the target may request."""
+        """Returns ids and tokens of the heaviest chain and the number of layers, which the target
+        may request.
+        """
         ids, tokens = self.store.query(self._options["max_depth"])
         return {"ids": ids, "tokens": tokens, "layers": self.store.ahead}
 
@@ -340,7 +380,9 @@ class _Card(ParallelDrafter):
         self.end_round(len(step.emitted), self._seconds)
         if not step.done:
             path = self._ids[: len(step.path)]
-            self._correction = self.port.post("tell", self.number, "correct", path, list(step.emitted))
+            self._correction = self.port.post(
+                "tell", self.number, "correct", path, list(step.emitted)
+            )
 
     def stats(self) -> dict[str, float]:
         asked = self._hits + self._misses
@@ -370,12 +412,16 @@ class Card(ParallelDraft):
 
     def options(self) -> dict[str, Any]:
         names = ("nodes_per_layer", "max_depth", "correct", "wait")
-        return {name: getattr(self, name) for name in names} | {"children": self.children or self.nodes_per_layer}
+        return {name: getattr(self, name) for name in names} | {
+            "children": self.children or self.nodes_per_layer
+        }
 
     def bind(self, target: Target) -> None:
         """Start the partner; measure the ratio unless it is given."""
         if self.ratio is None and target.model is None:
-            raise InputError("ratio=null: a replay has no target to measure; expected a whole number")
+            raise InputError(
+                "ratio=null: a replay has no target to measure; expected a whole number"
+            )
         super().bind(target)
         self.forwards = self.ratio or self.measure_ratio(target)
 

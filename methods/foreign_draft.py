@@ -1,8 +1,10 @@
-"""A draft model whose vocabulary differs from the target's (Timor et al. 2025, arXiv 2502.05202): TLI and SLEM.
+"""A draft model whose vocabulary differs from the target's (Timor et al. 2025, arXiv 2502.05202):
+TLI and SLEM.
 
-Token-level intersection: the draft's distribution is confined to the tokens that both vocabularies have, and its tokens
-are verified by the ratio test. String-level exact match: the draft writes text in its own tokens, the target's
-tokenizer splits it again, and each token is accepted where the target emits the same.
+Token-level intersection: the draft's distribution is confined to the tokens that both vocabularies
+have, and its tokens are verified by the ratio test. String-level exact match: the draft writes text
+in its own tokens, the target's tokenizer splits it again, and each token is accepted where the
+target emits the same.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import ModelCard
 from specbench.types import EMPTY, Draft, InputError, Prefill
 
-TAIL = 4  # tokens of the context that are split again with a drafted text, since a token may reach over the border
+# tokens of the context that are split again with a drafted text, since a token may reach over the
+# border
+TAIL = 4
 
 
 class Vocabularies:
@@ -33,7 +37,9 @@ class Vocabularies:
         self.shared = {ours[token]: theirs[token] for token in ours.keys() & theirs.keys()}
 
     def translate(self, tokens: Sequence[int]) -> list[int]:
-        """The target's tokens as the draft's: shared ones one by one, the text of others split again."""
+        """The target's tokens as the draft's: shared ones one by one, the text of others split
+        again.
+        """
         found: list[int] = []
         for known, run in groupby(tokens, self.shared.__contains__):
             if known:
@@ -45,7 +51,10 @@ class Vocabularies:
 
     def recut(self, context: Sequence[int], drafted: Sequence[int]) -> list[int]:
         """The draft's tokens as the target's, after ``context``."""
-        text, tail = self.draft.decode(list(drafted), skip_special_tokens=True), list(context[-TAIL:])
+        text, tail = (
+            self.draft.decode(list(drafted), skip_special_tokens=True),
+            list(context[-TAIL:]),
+        )
         whole = self.target.encode(self.target.decode(tail) + text, add_special_tokens=False)
         if whole[: len(tail)] == tail:
             return [int(token) for token in whole[len(tail) :]]
@@ -53,7 +62,9 @@ class Vocabularies:
 
 
 def _space(tokenizer: Any) -> str:
-    """The sign with which tokens of a vocabulary begin that stand after a space; empty without one."""
+    """The sign with which tokens of a vocabulary begin that stand after a space; empty without
+    one.
+    """
     found = tokenizer.convert_ids_to_tokens(tokenizer.encode(" ", add_special_tokens=False))
     return str(found[0][0]) if found else ""
 
@@ -63,11 +74,16 @@ def _marked(tokenizer: Any, sign: str) -> dict[str, int]:
     own, vocabulary = _space(tokenizer), tokenizer.get_vocab()
     if not own or not sign or own == sign:
         return dict(vocabulary)
-    return {(sign + token[1:] if token.startswith(own) else token): place for token, place in vocabulary.items()}
+    return {
+        (sign + token[1:] if token.startswith(own) else token): place
+        for token, place in vocabulary.items()
+    }
 
 
 class _Request(DraftRequest):
-    """A request whose context is the target's tokens. shared: so are the tokens drafted, and the logits."""
+    """A request whose context is the target's tokens. shared: so are the tokens drafted, and the
+    logits.
+    """
 
     def __init__(self, method: ForeignDraft, shared: bool) -> None:
         super().__init__(method.lm, method.vocab if shared else method.lm.runner.rows)
@@ -123,7 +139,9 @@ class _Text(SharedDrafter):
 
 @dataclass(eq=False)
 class ForeignDraft(ChainMethod):
-    """A draft model of another vocabulary; conf/method/foreign_draft.yaml describes the parameters."""
+    """A draft model of another vocabulary; conf/method/foreign_draft.yaml describes the
+    parameters.
+    """
 
     match: Literal["token", "string"] = "token"
 
@@ -139,13 +157,19 @@ class ForeignDraft(ChainMethod):
         eos = self._card.tokenizer.eos_token_id
         self.draft_eos = -1 if eos is None else eos
         if not self.vocabularies.shared:
-            raise InputError(f"draft={self.draft}: shares no token with model={model.name}; expected another one")
+            raise InputError(
+                f"draft={self.draft}: shares no token with model={model.name}; expected another one"
+            )
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``DraftModelMethod.adopt``; the shared tokens go to the draft's device."""
         super().adopt(lm, traits)
         rows, width = lm.runner.rows, traits.vocab
-        pairs = [(ours, theirs) for ours, theirs in self.vocabularies.shared.items() if ours < width and theirs < rows]
+        pairs = [
+            (ours, theirs)
+            for ours, theirs in self.vocabularies.shared.items()
+            if ours < width and theirs < rows
+        ]
         self.vocabularies.shared = dict(pairs)
         self.vocabulary = frozenset(self.vocabularies.shared) if self.match == "token" else None
         self.target_ids, self.draft_ids = torch.tensor(pairs, device=lm.device).unbind(1)

@@ -1,7 +1,7 @@
 """Hugging Face's assisted generation (``assistant_model``) as a peer of ``speculative_sampling``.
 
-The same draft model and draft-length policy, in the library's own loop (Leviathan et al. 2023; at temperature > 0 the
-library draws its drafts and applies the ratio test).
+The same draft model and draft-length policy, in the library's own loop (Leviathan et al. 2023; at
+temperature > 0 the library draws its drafts and applies the ratio test).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hugging Face's prompt lookup decoding (``prompt_lookup_num_tokens``) as a peer of ``pld``.
 
-Same idea (Saxena 2023), the library's own matching, verification and cache; the default lengths are ``pld``'s, so that
-the two rows differ in runtime and matching rule only.
+Same idea (Saxena 2023), the library's own matching, verification and cache; the default lengths are
+``pld``'s, so that the two rows differ in runtime and matching rule only.
 """
 
 from __future__ import annotations
@@ -22,4 +22,7 @@ class HFPromptLookup(Parameters, HFPeer):
 
     def bind(self, target: Target) -> None:
         super().bind(target)
-        self.options |= {"prompt_lookup_num_tokens": self.num_draft, "max_matching_ngram_size": self.max_ngram}
+        self.options |= {
+            "prompt_lookup_num_tokens": self.num_draft,
+            "max_matching_ngram_size": self.max_ngram,
+        }

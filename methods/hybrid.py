@@ -1,11 +1,14 @@
-"""Hybrid: drafts of several methods in one tree, the nodes most likely to be accepted first, within a node budget.
+"""Hybrid: drafts of several methods in one tree, the nodes most likely to be accepted first, within
+a node budget.
 
-No source has it in this form: the Cacheback paper proposes its branches next to any other drafter's (section 6), and
-SAM-Decoding switches between two drafters. Here every member drafts, equal paths are merged, and the budget goes to the
-likeliest paths. A path's probability is the product of its nodes' probabilities; a node that several members propose is
-as likely as if they erred independently, 1 - (1 - a)(1 - b). A node's class is its member, the size of that member's
-draft, its depth, its rank among its siblings and its member's score. The rate of a class is the share of its nodes that
-were right where their parent was; every step counts each node whose parent is on the emitted path, fed or not.
+No source has it in this form: the Cacheback paper proposes its branches next to any other drafter's
+(section 6), and SAM-Decoding switches between two drafters. Here every member drafts, equal paths
+are merged, and the budget goes to the likeliest paths. A path's probability is the product of its
+nodes' probabilities; a node that several members propose is as likely as if they erred
+independently, 1 - (1 - a)(1 - b). A node's class is its member, the size of that member's draft,
+its depth, its rank among its siblings and its member's score. The rate of a class is the share of
+its nodes that were right where their parent was; every step counts each node whose parent is on the
+emitted path, fed or not.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
 from specbench.types import ROOT, CaseError, Draft, InputError, Needs, Prefill, Step, named
 
-SIZES = 7  # of a drafter's whole draft, by doubling: drafters that know how sure they are draft more
+# of a drafter's whole draft, by doubling: drafters that know how sure they are draft more
+SIZES = 7
 DEPTHS = 8  # deeper ones are one class
 RANKS = 4  # later siblings are one class
 LEVELS = 8  # of a drafter's own score, 0 to 1; one class more is for no score
@@ -34,11 +38,15 @@ LEVELS = 8  # of a drafter's own score, 0 to 1; one class more is for no score
 
 @njit(widen=True)
 def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int:
-    """Number of a node's class. size: of the draft. depth, rank: from 0. score: 0 to 1, nan = the drafter has none."""
+    """Number of a node's class. size: of the draft. depth, rank: from 0. score: 0 to 1, nan = the
+    drafter has none.
+    """
     doublings = 0
     while size > 1 and doublings < SIZES - 1:
         size, doublings = (size + 1) // 2, doublings + 1
-    return (member * SIZES + doublings) * DEPTHS * RANKS * (LEVELS + 1) + _class_in_draft(depth, rank, score)
+    return (member * SIZES + doublings) * DEPTHS * RANKS * (LEVELS + 1) + _class_in_draft(
+        depth, rank, score
+    )
 
 
 @njit(widen=True)
@@ -56,16 +64,19 @@ PRIOR, SEEN, RIGHT = range(3)  # rows of the counts of classes
 # Nests deeper: one compiled loop.
 @njit(widen=True)
 def _merge(drafted, scores, sizes, counts, strength, tree, chances):
-    """Merge drafts into a tree: equal paths are one node, its chances joined; returns the nodes of the tree.
+    """Merge drafts into a tree: equal paths are one node, its chances joined; returns the nodes of
+    the tree.
 
-    drafted: (members, 5, most) int64, the nodes of each draft; depths and classes are filled in. scores: (members,
-    most) of the nodes, nan = unknown. sizes: (members,) of the drafts. counts, strength: of ``AcceptanceRates``, of
-    whose classes only those of the drafts' nodes are computed. tree, chances: (3, M) int64 and (M,), filled with
-    tokens, parents and members, and with the chances of the tree's nodes.
+    drafted: (members, 5, most) int64, the nodes of each draft; depths and classes are filled in.
+    scores: (members, most) of the nodes, nan = unknown. sizes: (members,) of the drafts. counts,
+    strength: of ``AcceptanceRates``, of whose classes only those of the drafts' nodes are computed.
+    tree, chances: (3, M) int64 and (M,), filled with tokens, parents and members, and with the
+    chances of the tree's nodes.
     """
     count, most = sizes.sum(), sizes.max()
     place, children = np.empty(most, np.int64), np.empty(most, np.int64)
-    first, other = np.full(count + 1, ROOT), np.empty(count, np.int64)  # nodes of a hash value, as in a draft tree
+    # nodes of a hash value, as in a draft tree
+    first, other = np.full(count + 1, ROOT), np.empty(count, np.int64)
     size = 0
     for member in range(len(sizes)):
         nodes, at_root = drafted[member], 0
@@ -78,7 +89,10 @@ def _merge(drafted, scores, sizes, counts, strength, tree, chances):
             else:
                 above, depth, rank = place[owner], nodes[DEPTH, owner] + 1, children[owner]
                 children[owner] += 1
-            kind, token = start + _class_in_draft(depth, rank, scores[member, number]), nodes[TOKEN, number]
+            kind, token = (
+                start + _class_in_draft(depth, rank, scores[member, number]),
+                nodes[TOKEN, number],
+            )
             nodes[DEPTH, number], nodes[CLASS, number] = depth, kind
             rate = (counts[PRIOR, kind] + counts[RIGHT, kind]) / (strength + counts[SEEN, kind])
             bucket = hash_child(above, token, len(first))
@@ -97,17 +111,23 @@ def _merge(drafted, scores, sizes, counts, strength, tree, chances):
 
 @njit(widen=True)
 def _merge_best(drafted, scores, sizes, counts, strength, budget, threshold, kept, kept_chances):
-    """Merge drafts and copy the nodes of the ``budget`` likeliest paths of at least ``threshold``, in order.
+    """Merge drafts and copy the nodes of the ``budget`` likeliest paths of at least ``threshold``,
+    in order.
 
-    Of equal ones a parent comes before its child. kept, kept_chances: (3, M) int64 and (M,), filled as ``tree`` and
-    ``chances`` of ``_merge``, which explains the other arguments. Returns the number of nodes.
+    Of equal ones a parent comes before its child. kept, kept_chances: (3, M) int64 and (M,), filled
+    as ``tree`` and ``chances`` of ``_merge``, which explains the other arguments. Returns the
+    number of nodes.
     """
     most = sizes.sum()
     tree, chances = np.empty((3, most), np.int64), np.empty(most)
     size = _merge(drafted, scores, sizes, counts, strength, tree, chances)
     whole, order, found = np.empty(size), np.empty(size, np.int64), 0
     for node in range(size):
-        whole[node] = chances[node] if tree[PARENT, node] == ROOT else chances[node] * whole[tree[PARENT, node]]
+        whole[node] = (
+            chances[node]
+            if tree[PARENT, node] == ROOT
+            else chances[node] * whole[tree[PARENT, node]]
+        )
         if whole[node] >= threshold:
             order[found] = node
             found += 1
@@ -135,8 +155,8 @@ def _merge_best(drafted, scores, sizes, counts, strength, budget, threshold, kep
 def _judge(drafted, sizes, emitted, counts, path, ends):
     """Count the nodes whose parent was emitted, and those of them that were right.
 
-    path, ends: filled with each draft's right path, one after the other, and where each ends. Of right siblings the
-    first one's children are checked.
+    path, ends: filled with each draft's right path, one after the other, and where each ends. Of
+    right siblings the first one's children are checked.
     """
     size = 0
     for member in range(len(sizes)):
@@ -157,10 +177,11 @@ def _judge(drafted, sizes, emitted, counts, path, ends):
 
 
 class AcceptanceRates:
-    """Rates of every class of ``members`` drafters; a class starts from its drafter's own score, or from ``prior``.
+    """Rates of every class of ``members`` drafters; a class starts from its drafter's own score, or
+    from ``prior``.
 
-    strength: [observations] that the prior weighs. counts: (3, classes) the prior's, nodes seen, nodes that were right
-    (``MergedTree.judge``).
+    strength: [observations] that the prior weighs. counts: (3, classes) the prior's, nodes seen,
+    nodes that were right (``MergedTree.judge``).
     """
 
     def __init__(self, members: int, prior: float, strength: float) -> None:
@@ -180,29 +201,42 @@ class AcceptanceRates:
 
 
 class MergedTree:
-    """The union of the drafts of ``members``, each of at most ``most`` nodes, which are written to ``drafted``.
+    """The union of the drafts of ``members``, each of at most ``most`` nodes, which are written to
+    ``drafted``.
 
-    drafted: (members, 5, most) int64. scores: (members, most). sizes: (members,) int64, of the drafts.
+    drafted: (members, 5, most) int64. scores: (members, most). sizes: (members,) int64, of the
+    drafts.
     """
 
     def __init__(self, rates: AcceptanceRates, members: int, most: int) -> None:
         self._rates, self.sizes = rates, np.zeros(members, np.int64)
-        self.drafted, self.scores = np.empty((members, 5, most), np.int64), np.full((members, most), np.nan)
+        self.drafted, self.scores = (
+            np.empty((members, 5, most), np.int64),
+            np.full((members, most), np.nan),
+        )
         self._path, self._ends = np.empty(members * most, np.int64), np.empty(members, np.int64)
         self._given = self.drafted, self.scores, self.sizes, rates.counts
 
     def take(self, member: int, draft: Draft) -> int:
-        """Copy a draft; returns its size. Raises CaseError for a draft with passengers, which cannot be merged."""
+        """Copy a draft; returns its size. Raises CaseError for a draft with passengers, which
+        cannot be merged.
+        """
         if draft.passenger is not None:
-            raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
+            raise CaseError(
+                "a member of a hybrid drafts passengers; expected a method whose nodes can all be"
+                " accepted"
+            )
         size = len(draft)
         for row, values in ((TOKEN, draft.tokens), (PARENT, draft.parents)):
-            self.drafted[member, row, :size] = values.tolist() if isinstance(values, Tensor) else values
+            self.drafted[member, row, :size] = (
+                values.tolist() if isinstance(values, Tensor) else values
+            )
         self.scores[member, :size] = np.nan if draft.score is None else draft.score
         return size
 
     def merge(self, budget: int, threshold: float, nodes: np.ndarray, score: np.ndarray) -> int:
-        """Write the nodes of the ``budget`` likeliest paths, those below ``threshold`` left out; returns their number.
+        """Write the nodes of the ``budget`` likeliest paths, those below ``threshold`` left out;
+        returns their number.
 
         nodes, score: see ``ArrayDrafter``.
         """
@@ -211,7 +245,9 @@ class MergedTree:
 
     def judge(self, emitted: Sequence[int]) -> None:
         """Count the nodes that ``emitted`` proves right or wrong."""
-        _judge(self.drafted, self.sizes, np.array(emitted), self._rates.counts, self._path, self._ends)
+        _judge(
+            self.drafted, self.sizes, np.array(emitted), self._rates.counts, self._path, self._ends
+        )
 
     def list_paths(self) -> list[list[int]]:
         """Return each draft's right path as ``judge`` found it, root first."""
@@ -223,10 +259,20 @@ class MergedTree:
 class _Union(ArrayDrafter):
     def __init__(self, method: Hybrid, drafters: Sequence[Drafter]) -> None:
         super().__init__(len(drafters) * method.member_budget, scored=True)
-        self._method, self._drafters, self._fills = method, drafters, list[Callable[[Sequence[int], int], int]]()
-        self._observing = [number for number, each in enumerate(drafters) if type(each).observe is not Drafter.observe]
+        self._method, self._drafters, self._fills = (
+            method,
+            drafters,
+            list[Callable[[Sequence[int], int], int]](),
+        )
+        self._observing = [
+            number
+            for number, each in enumerate(drafters)
+            if type(each).observe is not Drafter.observe
+        ]
         self._tree = tree = MergedTree(method.rates, len(drafters), method.member_budget)
-        self.text = next((each.text for each in drafters if isinstance(each, ArrayDrafter)), self.text)
+        self.text = next(
+            (each.text for each in drafters if isinstance(each, ArrayDrafter)), self.text
+        )
         for member, drafter in enumerate(drafters):
             if isinstance(drafter, ArrayDrafter):
                 drafter.nodes = tree.drafted[member, :DEPTH]
@@ -253,8 +299,16 @@ class _Union(ArrayDrafter):
             return
         paths, accepted = self._tree.list_paths(), len(step.path)
         for number in self._observing:
-            own = (step.emitted, tuple(paths[number][:accepted]), step.done, step.fed, step.topk, step.hidden)
-            self._drafters[number].observe(Step(step.root, *own, step.late, step.parents))  # ``replace`` takes longer
+            own = (
+                step.emitted,
+                tuple(paths[number][:accepted]),
+                step.done,
+                step.fed,
+                step.topk,
+                step.hidden,
+            )
+            # ``replace`` takes longer
+            self._drafters[number].observe(Step(step.root, *own, step.late, step.parents))
 
     def finish(self, context: Sequence[int]) -> None:
         for drafter in self._drafters:
@@ -262,7 +316,11 @@ class _Union(ArrayDrafter):
 
     def stats(self) -> dict[str, float]:
         named = zip(self._method.sources, self._drafters, strict=True)
-        return {f"{name}.{key}": value for name, drafter in named for key, value in drafter.stats().items()}
+        return {
+            f"{name}.{key}": value
+            for name, drafter in named
+            for key, value in drafter.stats().items()
+        }
 
 
 @dataclass(eq=False)
@@ -284,7 +342,10 @@ class Hybrid(Parameters, Method):
             raise InputError("members: none; expected at least one method")
         for name, member in self.members.items():
             if isinstance(member, Peer):
-                raise InputError(f"members.{name}: has its own decoding loop; expected a method that proposes drafts")
+                raise InputError(
+                    f"members.{name}: has its own decoding loop; expected a method that proposes"
+                    " drafts"
+                )
             if not member.lossless:
                 raise InputError(f"members.{name}: is lossy; expected a lossless method")
         self.sources = tuple(self.members)
@@ -294,12 +355,15 @@ class Hybrid(Parameters, Method):
     def needs(self) -> Needs:
         needs = [member.needs for member in self.members.values()]
         return Needs(
-            node_topk=max(each.node_topk for each in needs), prompt_topk=max(each.prompt_topk for each in needs)
+            node_topk=max(each.node_topk for each in needs),
+            prompt_topk=max(each.prompt_topk for each in needs),
         )
 
     @property
     def pauses(self) -> bool:
-        """False where a member reads hidden states: the steps left out would be a path outside its draft."""
+        """False where a member reads hidden states: the steps left out would be a path outside its
+        draft.
+        """
         return super().pauses and not self.needs.hidden
 
     @property
@@ -308,7 +372,9 @@ class Hybrid(Parameters, Method):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return tuple(f"{name}: {text}" for name, member in self.members.items() for text in member.warnings)
+        return tuple(
+            f"{name}: {text}" for name, member in self.members.items() for text in member.warnings
+        )
 
     def check(self, model: ModelCard) -> None:
         for name, member in self.members.items():
@@ -322,18 +388,22 @@ class Hybrid(Parameters, Method):
                 member.bind(target)
             needs = member.needs
             reasons = {
-                "reads a step by its own draft's nodes, and the merged tree has others": needs.hidden or member.by_node,
+                "reads a step by its own draft's nodes, and the merged tree has others": (
+                    needs.hidden or member.by_node
+                ),
                 "drafts rows for a batch": needs.rows,
                 "drafts while the target runs": needs.concurrent,
             }
             for reason, applies in reasons.items():
                 if applies:
                     raise InputError(
-                        f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
+                        f"members.{name}: {reason}; expected a method that proposes a tree from"
+                        " tokens or top-k"
                     )
         tree = MergedTree(AcceptanceRates(1, 0.5, 1.0), 1, 2)
         tree.sizes[0] = tree.take(0, Draft.chain([1, 2]))
-        tree.merge(1, 0.0, np.empty((3, 2), np.int64), np.empty(2))  # compile, so that no request does
+        # compile, so that no request does
+        tree.merge(1, 0.0, np.empty((3, 2), np.int64), np.empty(2))
         tree.judge([1])
 
     def reset(self) -> None:
@@ -342,7 +412,10 @@ class Hybrid(Parameters, Method):
             member.reset()
 
     def private(self) -> Method | None:
-        own, members = super().private(), {name: member.private() for name, member in self.members.items()}
+        own, members = (
+            super().private(),
+            {name: member.private() for name, member in self.members.items()},
+        )
         if not isinstance(own, Hybrid) or None in members.values():
             return None
         own.members = {name: member for name, member in members.items() if member is not None}
@@ -351,7 +424,9 @@ class Hybrid(Parameters, Method):
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Every member begins, each under its own seed."""
         members = enumerate(self.members.values())
-        return _Union(self, [member.begin(prompt, prefill, seed + number) for number, member in members])
+        return _Union(
+            self, [member.begin(prompt, prefill, seed + number) for number, member in members]
+        )
 
     def state_bytes(self) -> int:
         return sum(member.state_bytes() for member in self.members.values())

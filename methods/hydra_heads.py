@@ -1,7 +1,8 @@
 """Hydra++ (Ankner et al. 2024): Medusa's heads made to depend on the tokens drafted before them.
 
-A decoder layer of its own reads the target's last states; head i then takes that layer's output at the last true token
-and the embeddings of the i + 1 tokens from the root down to the node below which it drafts.
+A decoder layer of its own reads the target's last states; head i then takes that layer's output at
+the last true token and the embeddings of the i + 1 tokens from the root down to the node below
+which it drafts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from methods.parts.draft_layer import DraftLayers, Forwards, LayerMemory, RowFunction, RowsCall, layer_shapes
+from methods.parts.draft_layer import (
+    DraftLayers,
+    Forwards,
+    LayerMemory,
+    RowFunction,
+    RowsCall,
+    layer_shapes,
+)
 from methods.parts.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
 from methods.parts.head_method import StackedHeads, TargetEnds
 from methods.parts.tree_method import DraftVocabulary, HeadRun, TreeDrafter
@@ -27,27 +35,42 @@ from specbench.models.fast.host.forward import Norm
 from specbench.types import InputError, Needs, Prefill
 
 FORMAT = HeadFormat(
-    "Hydra", ("hydra_lm_head.safetensors", "model.safetensors"), ("hydra_lm_head.pt", "pytorch_model.bin"), "read"
+    "Hydra",
+    ("hydra_lm_head.safetensors", "model.safetensors"),
+    ("hydra_lm_head.pt", "pytorch_model.bin"),
+    "read",
 )
 PREFIX = "prefix_embeding_layer."  # the checkpoints' spelling
 LAYER = f"{PREFIX}layers.0."
-IGNORED = (r"input_embed_fn\.weight", r"prefix_embeding_layer\.embed_tokens\.weight")  # the target's is used
+# the target's is used
+IGNORED = (r"input_embed_fn\.weight", r"prefix_embeding_layer\.embed_tokens\.weight")
 ARCHITECTURE = "prefix-mlp"
 BLOCKS = 4  # of a head's MLP in the published checkpoints
 
 
 def head_count(names: Sequence[str]) -> tuple[int, int]:
-    """(heads, blocks of each) by the names of a checkpoint; dropouts have the even places of a head."""
+    """(heads, blocks of each) by the names of a checkpoint; dropouts have the even places of a
+    head.
+    """
     found = [re.match(r"hydra_mlp\.(\d+)\.(\d+)\.", name) for name in names]
     places = [(int(match[1]), int(match[2])) for match in found if match]
-    return max((head for head, _ in places), default=-1) + 1, (max((at for _, at in places), default=-1) + 1) // 2
+    return (
+        max((head for head, _ in places), default=-1) + 1,
+        (max((at for _, at in places), default=-1) + 1) // 2,
+    )
 
 
 class HydraHeads(DraftVocabulary):
     """The weights: the prefix layer, and the heads that the tree uses."""
 
     def __init__(
-        self, state: Mapping[str, Tensor], config: Any, heads: int, blocks: int, biased: bool, ends: TargetEnds
+        self,
+        state: Mapping[str, Tensor],
+        config: Any,
+        heads: int,
+        blocks: int,
+        biased: bool,
+        ends: TargetEnds,
     ) -> None:
         """state: with the names of ``HydraTree.shapes``, placed by ``ends``."""
         self.layers = DraftLayers(state, [LAYER], config, biased)
@@ -60,22 +83,29 @@ class HydraHeads(DraftVocabulary):
         for head in range(heads):
             name, pair = f"hydra_mlp.{head}.", ("res_connection", "linear")
             weight, bias = (
-                torch.cat([state[f"{name}1.{part}.{kind}"] for part in pair]) for kind in ("weight", "bias")
+                torch.cat([state[f"{name}1.{part}.{kind}"] for part in pair])
+                for kind in ("weight", "bias")
             )
             self._first.append((weight, bias))
             later = [f"{name}{2 * block + 1}.linear." for block in range(1, blocks)]
             self._rest.append([(state[f"{block}weight"], state[f"{block}bias"]) for block in later])
-            self._out.append((state[f"hydra_lm_head.{head}.1.weight"], state[f"hydra_lm_head.{head}.1.bias"]))
+            self._out.append(
+                (state[f"hydra_lm_head.{head}.1.weight"], state[f"hydra_lm_head.{head}.1.bias"])
+            )
         self.outputs = [RowFunction(partial(self.logits, head)) for head in range(heads)]
 
     def prefix(self, features: Tensor, memory: LayerMemory) -> Forwards:
-        """Remember (T, D) states of committed tokens; the prefix layer's (1, D) output at the last one."""
+        """Remember (T, D) states of committed tokens; the prefix layer's (1, D) output at the last
+        one.
+        """
         normed = self._norms[0](features)
         hidden = yield from self.layers.read(normed, features, memory)
         return self._norms[1](hidden)
 
     def logits(self, head: int, paths: Tensor) -> Tensor:
-        """(rows, V). paths: (rows, (head + 2) D) prefix output and the path's embeddings, root first."""
+        """(rows, V). paths: (rows, (head + 2) D) prefix output and the path's embeddings, root
+        first.
+        """
         skip, linear = functional.linear(paths, *self._first[head]).chunk(2, dim=-1)
         state = skip + functional.silu(linear)
         for weight, bias in self._rest[head]:
@@ -89,7 +119,10 @@ class HydraRun(HeadRun):
     def root(self) -> Forwards:
         if self.queue:
             (features,), following = self.taken()
-            self._token, self._prefix = following[-1:], (yield from self.head.prefix(features, self.memory))
+            self._token, self._prefix = (
+                following[-1:],
+                (yield from self.head.prefix(features, self.memory)),
+            )
         self._head = 0
         return (yield from self._below(self._prefix, self._token))
 
@@ -119,12 +152,14 @@ class HydraTree(StackedHeads):
         kind = file.config.get("hydra_head_arch", ARCHITECTURE)
         if kind != ARCHITECTURE or not file.config.get("grounded_heads", True):
             raise InputError(
-                f"{file.where}: heads of the kind {kind}, grounded_heads={file.config.get('grounded_heads', True)};"
-                f" expected grounded heads of the kind {ARCHITECTURE}"
+                f"{file.where}: heads of the kind {kind},"
+                f" grounded_heads={file.config.get('grounded_heads', True)}; expected grounded"
+                f" heads of the kind {ARCHITECTURE}"
             )
         if file.config.get("hidden_state_offset", 0):
             raise InputError(
-                f"{file.where}: hidden_state_offset={file.config['hidden_state_offset']}; expected 0, the last state"
+                f"{file.where}: hidden_state_offset={file.config['hidden_state_offset']}; expected"
+                " 0, the last state"
             )
 
     def shapes(self, heads: int, blocks: int, biased: bool) -> dict[str, TensorShape]:
@@ -154,10 +189,13 @@ class HydraTree(StackedHeads):
         self._device = ends.device
         self._heads = HydraHeads(state, self.config, heads, blocks, biased, ends)
         self.plan = ShapePlan(tree, self._device)
-        self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
+        # of finished requests: allocated once, their content forgotten
+        self.free: list[LayerMemory] = []
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's states are read with the first draft."""
-        run = HydraRun(self._heads, self.free.pop() if self.free else LayerMemory(self._heads.layers, 0, 1))
+        run = HydraRun(
+            self._heads, self.free.pop() if self.free else LayerMemory(self._heads.layers, 0, 1)
+        )
         self.remember(run, prefill.hidden, None, [*prompt[1:], prefill.token])
         return TreeDrafter(self, run, seed)

@@ -1,8 +1,9 @@
-"""Jacobi decoding (Santilli et al. 2023, "Accelerating Transformer Inference for Translation via Parallel Decoding").
+"""Jacobi decoding (Santilli et al. 2023, "Accelerating Transformer Inference for Translation via
+Parallel Decoding").
 
-A window of guesses after the root is fed in one forward; the target's best token after each guess is the next window.
-Guesses that have become right are accepted, so greedy decoding is a fixed-point iteration that may settle several
-tokens a step.
+A window of guesses after the root is fed in one forward; the target's best token after each guess
+is the next window. Guesses that have become right are accepted, so greedy decoding is a fixed-point
+iteration that may settle several tokens a step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class _Window(Drafter):
 
     def observe(self, step: Step) -> None:
         assert step.topk is not None
-        # Row i holds what follows guess i; the rows after the accepted guesses' last one are the guesses to come.
+        # Row i holds what follows guess i; the rows after the accepted guesses' last one are the
+        # guesses to come.
         self._guesses = step.topk.ids[len(step.path) + 1 :, 0].tolist()
         self._fill(step.emitted[-1])
 

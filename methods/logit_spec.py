@@ -1,7 +1,8 @@
 """LogitSpec (Liu et al. 2025, arXiv 2507.01449): the last logits also rank the token after next.
 
-The first branch copies what followed the context's longest suffix before. Every further one starts with a token that
-the logits after the last token ranked high, and continues with what followed it in the context (section 3).
+The first branch copies what followed the context's longest suffix before. Every further one starts
+with a token that the logits after the last token ranked high, and continues with what followed it
+in the context (section 3).
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ NEXT, RANKED, BEHIND = 0, 1, 2
 
 @njit(widen=True)
 def _mark(table, text, place, stop, longest, latest):
-    """Enter the n-grams of up to ``longest`` tokens that end at ``place`` to ``stop`` - 1, and where they end.
+    """Enter the n-grams of up to ``longest`` tokens that end at ``place`` to ``stop`` - 1, and
+    where they end.
 
-    A row of the table is a token, and the rows that it owns are the tokens in front of it. latest: the place of an
-    n-gram that is known is replaced. Returns the first end that was not entered, for lack of room if before ``stop``.
+    A row of the table is a token, and the rows that it owns are the tokens in front of it. latest:
+    the place of an n-gram that is known is replaced. Returns the first end that was not entered,
+    for lack of room if before ``stop``.
     """
     while place < stop and has_room(table, longest):
         owner = np.int64(0)
@@ -50,7 +53,9 @@ def _mark(table, text, place, stop, longest, latest):
 
 @njit(widen=True)
 def _find_behind(table, text, gram, length):
-    """The first and the end of at most ``length`` tokens that followed the longest suffix of ``gram`` that occurred."""
+    """The first and the end of at most ``length`` tokens that followed the longest suffix of
+    ``gram`` that occurred.
+    """
     place, owner = np.int64(len(text)), np.int64(0)
     for start in range(len(gram) - 1, -1, -1):
         owner = find(table, owner, gram, start, 1)
@@ -61,11 +66,15 @@ def _find_behind(table, text, gram, length):
 
 
 @njit(widen=True)
-def _draft(nodes, tree, table, stored, length, marked, ranked, lengths, longest, num_draft, room, merge):
-    """Draft what followed the context's end, then a branch for each ranked token, which is not the root.
+def _draft(
+    nodes, tree, table, stored, length, marked, ranked, lengths, longest, num_draft, room, merge
+):
+    """Draft what followed the context's end, then a branch for each ranked token, which is not the
+    root.
 
-    nodes, tree: filled. stored, length: see ``GrowingText``. marked: (2,) int64, the next end to enter: as an n-gram's
-    first, as its latest. Returns the number of nodes; -1 if the table must grow first.
+    nodes, tree: filled. stored, length: see ``GrowingText``. marked: (2,) int64, the next end to
+    enter: as an n-gram's first, as its latest. Returns the number of nodes; -1 if the table must
+    grow first.
     """
     text, known = stored[:length], length - 1  # the root is not retrieved from
     full = known - num_draft + 1
@@ -138,8 +147,13 @@ class LogitSpec(Parameters, Method):
         if ranks != sorted(set(ranks)) or not all(0 <= rank <= MOST for rank in ranks):
             raise InputError(f"ranks={ranks}: expected rising whole numbers from 0 to {MOST}")
         if len(lengths) != len(ranks) + 1 or not all(1 <= each <= MOST for each in lengths):
-            raise InputError(f"lengths={lengths}: expected {len(ranks) + 1} from 1 to {MOST}, one more than ranks")
-        self.length_at = np.array([lengths[bisect_left(ranks, rank)] for rank in range(self.capacity)])
+            raise InputError(
+                f"lengths={lengths}: expected {len(ranks) + 1} from 1 to {MOST}, one more than"
+                " ranks"
+            )
+        self.length_at = np.array(
+            [lengths[bisect_left(ranks, rank)] for rank in range(self.capacity)]
+        )
         self._ranked = self.capacity
 
     @property
@@ -151,7 +165,8 @@ class LogitSpec(Parameters, Method):
         require_nodes(f"capacity={self.capacity}", self.capacity - 1, target.max_nodes)
         self._ranked = min(self.capacity, target.vocab_size)
         top = TopK(torch.zeros(1, self._ranked, dtype=torch.long), torch.zeros(1, self._ranked))
-        self.begin([0], Prefill(0, topk=top), 0).propose([0, 0], self.capacity)  # compile, so that no request does
+        # compile, so that no request does
+        self.begin([0], Prefill(0, topk=top), 0).propose([0, 0], self.capacity)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The ranking after the prompt's last token comes with the prefill."""

@@ -1,8 +1,9 @@
-"""Lookahead decoding (Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding").
+"""Lookahead decoding (Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using
+Lookahead Decoding").
 
-In addition to the drafts, each forward carries a window of N-1 levels of Jacobi guesses, W columns wide. A column read
-through the levels is an n-gram the target itself has made; n-grams are pooled by the token before them and verified as
-drafts when that token is emitted again.
+In addition to the drafts, each forward carries a window of N-1 levels of Jacobi guesses, W columns
+wide. A column read through the levels is an n-gram the target itself has made; n-grams are pooled
+by the token before them and verified as drafts when that token is emitted again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ POOL, WINDOW = 0, 1
 def draft_branch(tree, pool, token, guesses, verified, room, merge, first):
     """Fill a tree with what the pool has after ``token``, most recent first; returns its size.
 
-    guesses: the most n-grams, ``verified`` tokens of each. room, merge: see ``spell``. first: number of the first node.
+    guesses: the most n-grams, ``verified`` tokens of each. room, merge: see ``spell``. first:
+    number of the first node.
     """
     leader = np.full(1, token, np.int32)
     rows = np.empty((guesses, pool.shape[1] - TOKENS), np.int32)
@@ -66,7 +68,9 @@ class _Lookahead(Drafter):
         if self._fed:
             assert step.topk is not None
             new = step.topk.ids.numpy()[1:, 0][self._window.newest()].tolist()  # row 0 is the root
-            grams = [token for key, gram in self._window.move(step.root, new) for token in (key, *gram)]
+            grams = [
+                token for key, gram in self._window.move(step.root, new) for token in (key, *gram)
+            ]
             self._method.pool.put(np.array(grams, np.int32), 0, self._method.ngram)
         self._take(step.emitted)
 
@@ -93,8 +97,8 @@ class Lookahead(Parameters, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A fully matching n-gram without its last token, and the bonus after it, emit what the n-gram alone would:
-        # this is how the bonus is dropped.
+        # A fully matching n-gram without its last token, and the bonus after it, emit what the
+        # n-gram alone would: this is how the bonus is dropped.
         self._verified = self.ngram - 1 if self.bonus == "kept" else self.ngram - 2
         self.pool = GramTable(1, self.ngram - 1, followers=self.guesses)
         self._tree = allocate_tree(self.guesses * self._verified)
@@ -106,7 +110,11 @@ class Lookahead(Parameters, Method):
 
     def bind(self, target: Target) -> None:
         nodes = largest_window(self.ngram, self.window) + self.guesses * self._verified
-        require_nodes(f"window={self.window}, ngram={self.ngram}, guesses={self.guesses}", nodes, target.max_nodes)
+        require_nodes(
+            f"window={self.window}, ngram={self.ngram}, guesses={self.guesses}",
+            nodes,
+            target.max_nodes,
+        )
         self.pool.put(np.zeros(self.ngram, np.int32))  # compile, so that no request does
         self.draft(0, 1, 0)
         self.pool.clear()

@@ -1,8 +1,9 @@
-"""Medusa (Cai et al. 2024): further output heads on the target's last state, each for one token further ahead.
+"""Medusa (Cai et al. 2024): further output heads on the target's last state, each for one token
+further ahead.
 
-All heads read the same state, so a fixed tree is filled in one step: the child of rank r at depth d is head d - 1's
-r-th best token, whatever stands above it. Acceptance is the run's; ``decode.accept=typical`` is the paper's (section
-3.3.2).
+All heads read the same state, so a fixed tree is filled in one step: the child of rank r at depth d
+is head d - 1's r-th best token, whatever stands above it. Acceptance is the run's;
+``decode.accept=typical`` is the paper's (section 3.3.2).
 """
 
 from __future__ import annotations
@@ -24,14 +25,25 @@ from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
 
 FORMAT = HeadFormat(
-    "Medusa", ("medusa_lm_head.safetensors", "model.safetensors"), ("medusa_lm_head.pt", "pytorch_model.bin"), "unused"
+    "Medusa",
+    ("medusa_lm_head.safetensors", "model.safetensors"),
+    ("medusa_lm_head.pt", "pytorch_model.bin"),
+    "unused",
 )
 
 
 def head_count(names: Sequence[str]) -> tuple[int, int]:
-    """(heads, residual blocks of each) by the names of a checkpoint; a configuration's number is often wrong."""
-    heads = [int(name.split(".")[0]) for name in names if re.fullmatch(r"\d+\.\d+\.(linear\.)?(weight|bias)", name)]
-    blocks = [int(name.split(".")[1]) for name in names if re.fullmatch(r"\d+\.\d+\.linear\.weight", name)]
+    """(heads, residual blocks of each) by the names of a checkpoint; a configuration's number is
+    often wrong.
+    """
+    heads = [
+        int(name.split(".")[0])
+        for name in names
+        if re.fullmatch(r"\d+\.\d+\.(linear\.)?(weight|bias)", name)
+    ]
+    blocks = [
+        int(name.split(".")[1]) for name in names if re.fullmatch(r"\d+\.\d+\.linear\.weight", name)
+    ]
     return max(heads, default=-1) + 1, max(blocks, default=-1) + 1
 
 
@@ -39,25 +51,37 @@ class MedusaHeads:
     """The heads that the tree uses, stacked: one product does a layer of all of them."""
 
     def __init__(
-        self, state: Mapping[str, Tensor], heads: int, blocks: int, shared: Callable[[Tensor], Tensor]
+        self,
+        state: Mapping[str, Tensor],
+        heads: int,
+        blocks: int,
+        shared: Callable[[Tensor], Tensor],
     ) -> None:
         """state: with the names of ``Medusa.shapes``; ``heads`` may be fewer than there are.
 
-        shared: (rows, D) -> (rows, V), the target's output head, of heads that have no matrix of their own.
+        shared: (rows, D) -> (rows, V), the target's output head, of heads that have no matrix of
+        their own.
         """
 
         def stacked(name: str) -> Tensor:
             return torch.stack([state[f"{head}.{name}"] for head in range(heads)])
 
         self._blocks = [
-            (stacked(f"{block}.linear.weight").transpose(1, 2), stacked(f"{block}.linear.bias")[:, None])
+            (
+                stacked(f"{block}.linear.weight").transpose(1, 2),
+                stacked(f"{block}.linear.bias")[:, None],
+            )
             for block in range(blocks)
         ]
         self._heads, self._shared = heads, shared
-        self._out = stacked(f"{blocks}.weight").transpose(1, 2) if f"0.{blocks}.weight" in state else None
+        self._out = (
+            stacked(f"{blocks}.weight").transpose(1, 2) if f"0.{blocks}.weight" in state else None
+        )
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """(n, D) last states -> (n, heads, V) logits: row d for the token d + 2 places after that state's."""
+        """(n, D) last states -> (n, heads, V) logits: row d for the token d + 2 places after that
+        state's.
+        """
         state = hidden.expand(self._heads, -1, -1)
         for weight, bias in self._blocks:
             state = state + functional.silu(torch.baddbmm(bias, state, weight))
@@ -82,7 +106,8 @@ class _Heads(SharedDrafter):
     def observe(self, step: Step) -> None:
         last = step.path[-1] + 1 if step.path else 0
         hidden = step.hidden[self._method.needs.hidden[0]]
-        self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # so that the other rows are freed
+        # so that the other rows are freed
+        self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)
 
 
 @dataclass(eq=False)
@@ -97,7 +122,9 @@ class Medusa(StackedHeads):
         return Needs(hidden=self._layers)
 
     def shapes(self, heads: int, blocks: int, own: bool) -> dict[str, TensorShape]:
-        """Each head is ``blocks`` times x + SiLU(A x + b), then an output matrix: its own, or the target's."""
+        """Each head is ``blocks`` times x + SiLU(A x + b), then an output matrix: its own, or the
+        target's.
+        """
         hidden, shapes = int(self.config.hidden_size), dict[str, TensorShape]()
         for head in range(heads):
             for block in range(blocks):
@@ -112,7 +139,10 @@ class Medusa(StackedHeads):
         heads, blocks = head_count(list(shapes))
         if not heads or not blocks:
             found = ", ".join(sorted(shapes)[:4])
-            raise InputError(f"{file.where}: no Medusa head: holds {found} ...; expected names like 0.0.linear.weight")
+            raise InputError(
+                f"{file.where}: no Medusa head: holds {found} ...; expected names like"
+                " 0.0.linear.weight"
+            )
         own = any(re.fullmatch(rf"\d+\.{blocks}\.weight", name) for name in shapes)
         require_shapes(shapes, self.shapes(heads, blocks, own), (), file)
         return heads, blocks, own
@@ -129,11 +159,14 @@ class Medusa(StackedHeads):
         return _Heads(self, hidden.to(self._device, copy=True))
 
     def plan(self, nodes: int) -> tuple[TreeShape, Tensor, Tensor]:
-        """The tree's likeliest nodes; of each the head that drafts it, and its rank there, kept for the next call."""
+        """The tree's likeliest nodes; of each the head that drafts it, and its rank there, kept for
+        the next call.
+        """
         if nodes not in self._plans:
             shape = self.shape.part(self.shape.likeliest(nodes))
             heads = [depth for depth, level in enumerate(shape.levels) for _ in level.ranks]
             self._plans[nodes] = (
-                shape, torch.tensor(heads, device=self._device), torch.tensor(shape.ranks, device=self._device)
+                shape, torch.tensor(heads, device=self._device),
+                torch.tensor(shape.ranks, device=self._device)
             )  # fmt: skip
         return self._plans[nodes]

@@ -1,9 +1,10 @@
-"""N-Grammys (Stewart et al. 2024): a batch of k rows of w tokens, from n-grams of the context and of the model itself.
+"""N-Grammys (Stewart et al. 2024): a batch of k rows of w tokens, from n-grams of the context and
+of the model itself.
 
-The next token is seldom a cheap n-gram's first guess but often among its first k, so k guesses are verified in one
-forward. Rows from the context come first; the model's own n-grams fill the rest: what it predicts after one token,
-followed greedily, or its nearest output embeddings (section 4.1, appendix B.1). Of these only the best token ids are
-stored.
+The next token is seldom a cheap n-gram's first guess but often among its first k, so k guesses are
+verified in one forward. Rows from the context come first; the model's own n-grams fill the rest:
+what it predicts after one token, followed greedily, or its nearest output embeddings (section 4.1,
+appendix B.1). Of these only the best token ids are stored.
 """
 
 from __future__ import annotations
@@ -42,15 +43,17 @@ CHUNK = 8192  # embeddings at a time
 
 
 def fingerprint(target: Target) -> str:
-    """A digest of what a target computes: config, dtype, all embeddings' sums, logits of a few tokens.
+    """A digest of what a target computes: config, dtype, all embeddings' sums, logits of a few
+    tokens.
 
-    The logits pass every layer and the whole head. Hexadecimal; the same model on other hardware may give another.
+    The logits pass every layer and the whole head. Hexadecimal; the same model on other hardware
+    may give another.
     """
     probes = torch.linspace(0, target.vocab_size - 1, PROBES, device=target.device).long()
     device = target.device.type
-    digest = hashlib.sha256(
-        f"{target.card.config.to_json_string()} {target.dtype} {device} {torch.__version__}".encode()
-    )
+    config = target.card.config.to_json_string()
+    versions = f"{target.dtype} {device} {torch.__version__}"
+    digest = hashlib.sha256(f"{config} {versions}".encode())
     for ids in torch.arange(target.vocab_size, device=target.device).split(CHUNK):
         digest.update(target.embed(ids).double().sum(-1).cpu().numpy().tobytes())
     digest.update(target.logits(probes[:, None]).double().cpu().numpy().tobytes())
@@ -58,14 +61,19 @@ def fingerprint(target: Target) -> str:
 
 
 def bigram_ids(target: Target, columns: int, first: int | None) -> np.ndarray:
-    """(V, columns) int32: the target's best tokens after each token alone, or after ``first`` and the token.
+    """(V, columns) int32: the target's best tokens after each token alone, or after ``first`` and
+    the token.
 
     One forward a vocabulary id, in batches.
     """
     table = np.empty((target.vocab_size, columns), dtype=np.int32)
     batch = max(1, BATCH_LOGITS // target.vocab_size)
     for ids in torch.arange(target.vocab_size, device=target.device).split(batch):
-        block = ids[:, None] if first is None else torch.stack([torch.full_like(ids, first), ids], dim=1)
+        block = (
+            ids[:, None]
+            if first is None
+            else torch.stack([torch.full_like(ids, first), ids], dim=1)
+        )
         best = target.logits(block).topk(columns, dim=-1).indices
         table[int(ids[0]) : int(ids[-1]) + 1] = best.cpu().numpy()
     return table
@@ -73,9 +81,11 @@ def bigram_ids(target: Target, columns: int, first: int | None) -> np.ndarray:
 
 @torch.inference_mode()
 def unigram_ids(target: Target, columns: int, measure: Measure) -> np.ndarray:
-    """(columns,) int32: tokens by their output embedding u, best first, in the metric C of the input embeddings.
+    """(columns,) int32: tokens by their output embedding u, best first, in the metric C of the
+    input embeddings.
 
-    distance: smallest (u - mean)' C (u - mean), the paper's formula. inner_product: smallest mean' C u, its code.
+    distance: smallest (u - mean)' C (u - mean), the paper's formula. inner_product: smallest mean'
+    C u, its code.
     """
     width = torch.promote_types(target.dtype, torch.float32)
     metric = torch.zeros(target.hidden_size, target.hidden_size, dtype=width, device=target.device)
@@ -83,17 +93,23 @@ def unigram_ids(target: Target, columns: int, measure: Measure) -> np.ndarray:
         embedded = target.embed(ids).to(width)
         metric += embedded.T @ embedded
     unit = torch.eye(target.hidden_size, dtype=target.dtype, device=target.device)
-    output = (target.head(unit) - target.head(torch.zeros_like(unit[:1]))).T.to(target.device)  # (V, D) without a bias
+    # (V, D) without a bias
+    output = (target.head(unit) - target.head(torch.zeros_like(unit[:1]))).T.to(target.device)
     mean = output.to(width).mean(0)
     scores = []
     for chunk in output.split(CHUNK):
         apart = chunk.to(width) - mean
-        scores.append(((apart @ metric) * apart).sum(-1) if measure == "distance" else chunk.to(width) @ metric @ mean)
+        scores.append(
+            ((apart @ metric) * apart).sum(-1)
+            if measure == "distance"
+            else chunk.to(width) @ metric @ mean
+        )
     return (-torch.cat(scores)).topk(columns).indices.cpu().numpy().astype(np.int32)
 
 
 def greedy_rows(best: np.ndarray, width: int) -> np.ndarray:
-    """(V,) best successor of each token -> (V, width) int32: the token, its successor, that one's successor and so on.
+    """(V,) best successor of each token -> (V, width) int32: the token, its successor, that one's
+    successor and so on.
 
     Example: best ``[1, 2, 0]``, width 3 -> ``[[0, 1, 2], [1, 2, 0], [2, 0, 1]]``.
     """
@@ -104,11 +120,14 @@ def greedy_rows(best: np.ndarray, width: int) -> np.ndarray:
     return rows
 
 
-def cached_table(path: Path | None, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]) -> np.ndarray:
-    """The int32 table in a file, ids below ``vocab``; ``build`` makes it if the file is missing or is not that table.
+def cached_table(
+    path: Path | None, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """The int32 table in a file, ids below ``vocab``; ``build`` makes it if the file is missing or
+    is not that table.
 
-    Any other file at ``path`` is replaced, and a folder that cannot be written is not used; both are logged. path: None
-    stores nothing.
+    Any other file at ``path`` is replaced, and a folder that cannot be written is not used; both
+    are logged. path: None stores nothing.
     """
     if path is None:
         return build()
@@ -142,15 +161,16 @@ COLUMNS = 32  # best tokens kept on disk, so that a sweep of k reads one file
 
 @njit(widen=True)
 def draft(
-    nodes, tree, table, stored, length, counted, q, width, most, learns, by_tokens, top, chains, place, dedupe, rows,
-    columns, merge, filler,
+    nodes, tree, table, stored, length, counted, q, width, most, learns, by_tokens, top, chains,
+    place, dedupe, rows, columns, merge, filler,
 ):  # fmt: skip
     """Count the windows that the context's new tokens complete, then spell the rows that follow it.
 
-    nodes, tree: filled. stored, length: see ``GrowingText``. counted: place of the first window that is not counted.
-    q, width, most: tokens of leaders and rows, and the most rows. top, chains, place: the model's best tokens, the row
-    that begins with each, and which of ``top`` to read. dedupe: not those that the context has. rows, columns: of the
-    draft. Returns (nodes, rows of the context, rows, counted); -1 nodes if the table must grow.
+    nodes, tree: filled. stored, length: see ``GrowingText``. counted: place of the first window
+    that is not counted. q, width, most: tokens of leaders and rows, and the most rows. top, chains,
+    place: the model's best tokens, the row that begins with each, and which of ``top`` to read.
+    dedupe: not those that the context has. rows, columns: of the draft. Returns (nodes, rows of the
+    context, rows, counted); -1 nodes if the table must grow.
     """
     text = stored[:length]
     if learns:
@@ -187,21 +207,27 @@ class _Batch(ArrayDrafter):
         if method.learns:
             self._counted = self._table.count(self.text.tokens, 0, method.ties == "lexicographic")
         self._from_context = 0  # rows of the last draft
-        self._drafts: Counter[tuple[int, int]] = Counter()  # by their rows from the context, and all their rows
+        # by their rows from the context, and all their rows
+        self._drafts: Counter[tuple[int, int]] = Counter()
         self._wins: Counter[tuple[str, int, int]] = Counter()  # by source, row and accepted tokens
 
     def fill(self, context: Sequence[int], budget: int) -> int:
         method, text = self._method, self.text
         text.follow(context)
-        count, width, place = method.k, method.width, 0 if method.strategy == "unigram" else context[-1]
+        count, width, place = (
+            method.k,
+            method.width,
+            0 if method.strategy == "unigram" else context[-1],
+        )
         if budget < count * width:  # fewer and shorter rows, in the same proportion
             width = min(width, max(1, round(width * math.sqrt(budget / (count * width)))))
             count = min(count, budget // width)
         size = -1
         while size < 0:
             size, own, rows, self._counted = draft(
-                self.nodes, self._tree, self._table.rows, text.stored, text.length, self._counted, *method.given, place,
-                method.dedupe, count, width, method.verify == "trie", method.filler,
+                self.nodes, self._tree, self._table.rows, text.stored, text.length, self._counted,
+                *method.given, place, method.dedupe, count, width, method.verify == "trie",
+                method.filler,
             )  # fmt: skip
             if size < 0:
                 self._table.grow()
@@ -212,7 +238,9 @@ class _Batch(ArrayDrafter):
     def observe(self, step: Step) -> None:
         if step.path:
             row = self._tree.item(step.path[-1], SOURCE)
-            winner = "context" if row < self._from_context else self._method.sources[self._method.filler]
+            winner = (
+                "context" if row < self._from_context else self._method.sources[self._method.filler]
+            )
             self._wins[winner, row, len(step.path)] += 1
 
     def stats(self) -> dict[str, float]:
@@ -254,7 +282,8 @@ class NGrammys(Parameters, Method):
         self.learns = self.strategy in ("mixed", "context")
         self._first: int | None = None  # the BOS token's id
         self._top = np.empty((0, 0), np.int32)  # (V, k) best successors, or (1, k) for the unigram
-        self._rows = np.empty((0, 0), np.int32)  # (V, width) each token and what follows it greedily
+        # (V, width) each token and what follows it greedily
+        self._rows = np.empty((0, 0), np.int32)
 
     @property
     def given(self) -> tuple[object, ...]:
@@ -269,20 +298,26 @@ class NGrammys(Parameters, Method):
 
     def check(self, model: ModelCard) -> None:
         if self.bos and model.tokenizer.bos_token_id is None:
-            raise InputError(f"bos=true: the tokenizer of model={model.name} has no BOS token; expected bos=false")
+            raise InputError(
+                f"bos=true: the tokenizer of model={model.name} has no BOS token; expected"
+                " bos=false"
+            )
         self._first = model.tokenizer.bos_token_id if self.bos else None
 
     def bind(self, target: Target) -> None:
-        """Read the model's n-grams from the cache, or compute them; the context's need no weights."""
+        """Read the model's n-grams from the cache, or compute them; the context's need no
+        weights.
+        """
         require_nodes(f"k={self.k}, w={self.w}", self.k * self.width, target.max_nodes)
         repeated = [0] * (self.q + self.width)
-        self.begin(repeated, Prefill(0), 0).propose(repeated, target.max_nodes)  # compile, so that no request does
+        # compile, so that no request does
+        self.begin(repeated, Prefill(0), 0).propose(repeated, target.max_nodes)
         if self.strategy == "context":
             return
         if target.model is None:
             raise InputError(
-                f"strategy={self.strategy}: needs the target's weights, and a replay has recorded tokens"
-                " only; expected strategy=context, or a model"
+                f"strategy={self.strategy}: needs the target's weights, and a replay has recorded"
+                " tokens only; expected strategy=context, or a model"
             )
         vocab = target.vocab_size
         columns = min(vocab, max(self.k, COLUMNS))
@@ -294,9 +329,13 @@ class NGrammys(Parameters, Method):
             name = f"{fingerprint(target)[:24]}_{kind}_{columns}{suffix}.safetensors"
             path = Path(self.cache).expanduser() / name
         if one:
-            top = cached_table(path, (1, columns), vocab, lambda: unigram_ids(target, columns, self.unigram)[None])
+            top = cached_table(
+                path, (1, columns), vocab, lambda: unigram_ids(target, columns, self.unigram)[None]
+            )
         else:
-            top = cached_table(path, (vocab, columns), vocab, lambda: bigram_ids(target, columns, self._first))
+            top = cached_table(
+                path, (vocab, columns), vocab, lambda: bigram_ids(target, columns, self._first)
+            )
         best = np.zeros(vocab, np.int32) if one else top[:, 0]
         self._top = np.ascontiguousarray(top[:, : self.k])
         self._rows = greedy_rows(best, self.width)

@@ -1,8 +1,10 @@
-"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: draft what followed an earlier occurrence of the last n tokens.
+"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: draft what followed an earlier occurrence of
+the last n tokens.
 
-Of each n-gram one place is kept, and how many tokens of its last draft were accepted: the next draft is no longer.
-``k4v`` counts the m-grams that followed, and drafts only where one of them is frequent enough
-(github.com/ggml-org/llama.cpp, ``common/ngram-map.cpp`` and ``common/speculative.cpp``).
+Of each n-gram one place is kept, and how many tokens of its last draft were accepted: the next
+draft is no longer. ``k4v`` counts the m-grams that followed, and drafts only where one of them is
+frequent enough (github.com/ggml-org/llama.cpp, ``common/ngram-map.cpp`` and
+``common/speculative.cpp``).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ RATIO = 2  # how many times as often as the others together the most frequent on
 
 @dataclass(slots=True)
 class _Key:
-    """What is known of an n-gram. hits: drafts requested after it. accepted: of the last draft, for each slot.
+    """What is known of an n-gram. hits: drafts requested after it. accepted: of the last draft, for
+    each slot.
 
     counted: the place up to which ``followers``, the m-grams, are counted.
     """
@@ -58,7 +61,9 @@ class _Lookup(Drafter):
         if slot is None:
             return EMPTY
         start, self._used = place + method.match, (key, slot)
-        return Draft.chain(context[start : start + min(method.num_draft, key.accepted[slot], budget)], source=0)
+        return Draft.chain(
+            context[start : start + min(method.num_draft, key.accepted[slot], budget)], source=0
+        )
 
     def observe(self, step: Step) -> None:
         if self._used:
@@ -66,7 +71,8 @@ class _Lookup(Drafter):
             key.accepted[slot] = len(step.path)
 
     def _take(self, context: Sequence[int], count: int) -> None:
-        """Keep places of n-grams that a complete draft follows: the prompt's from its end, then the answer's so.
+        """Keep places of n-grams that a complete draft follows: the prompt's from its end, then the
+        answer's so.
 
         Places at the end of the prompt, with fewer tokens of it after them, are never kept.
         """
@@ -79,9 +85,11 @@ class _Lookup(Drafter):
         self._last = max(self._last, count - behind)
 
     def _frequent(self, context: Sequence[int], gram: Gram, key: _Key, place: int) -> int | None:
-        """The slot of the m-gram that most often followed up to ``place``; None if others did too often.
+        """The slot of the m-gram that most often followed up to ``place``; None if others did too
+        often.
 
-        Counting starts again at the place where it ended, so what stands after ``place`` counts at every draft.
+        Counting starts again at the place where it ended, so what stands after ``place`` counts at
+        every draft.
         """
         if key.hits < self._method.min_hits:
             return None

@@ -1,8 +1,9 @@
-"""llama.cpp's ``ngram-mod``: one table from an n-gram to the token that last followed it, shared by all requests.
+"""llama.cpp's ``ngram-mod``: one table from an n-gram to the token that last followed it, shared by
+all requests.
 
-A draft is read from the table token by token, each from the n tokens before it, and is proposed only if it gets long.
-The table takes in a context every 32 tokens, and is emptied when drafts fail in a row (github.com/ggml-org/llama.cpp,
-``common/ngram-mod.cpp`` and ``common/speculative.cpp``).
+A draft is read from the table token by token, each from the n tokens before it, and is proposed
+only if it gets long. The table takes in a context every 32 tokens, and is emptied when drafts fail
+in a row (github.com/ggml-org/llama.cpp, ``common/ngram-mod.cpp`` and ``common/speculative.cpp``).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill, Step, require_count
 
 BEHIND = 32  # [tokens] that a context may grow by before the table takes them in
-FULL = 1 << 20  # n-grams, a quarter of the server's slots: the table is emptied when a request finds more
-LOW, STREAK = 0.25, 5  # the table is emptied after this many drafts in a row with a smaller share accepted
+# n-grams, a quarter of the server's slots: the table is emptied when a request finds more
+FULL = 1 << 20
+# the table is emptied after this many drafts in a row with a smaller share accepted
+LOW, STREAK = 0.25, 5
 
 
 class _Lookup(Drafter):
@@ -29,7 +32,9 @@ class _Lookup(Drafter):
             method.table.clear()
 
     def _take(self, context: Sequence[int], count: int) -> None:
-        """Enter the n-grams of the first ``count`` tokens that something follows, from where the last call ended."""
+        """Enter the n-grams of the first ``count`` tokens that something follows, from where the
+        last call ended.
+        """
         n, end = self._method.match, count - self._method.match
         for start in range(self._taken, end):
             self._method.table[tuple(context[start : start + n])] = context[start + n]

@@ -1,7 +1,9 @@
-"""OPT-Tree (Wang et al. 2025): at every step the tree of N nodes with the most expected accepted tokens.
+"""OPT-Tree (Wang et al. 2025): at every step the tree of N nodes with the most expected accepted
+tokens.
 
-A node's weight is the product of the draft's probabilities on its path, and the weights' sum is what the tree is
-expected to bring. It grows a layer a draft forward, as long as that raises the sum of the N best weights enough.
+A node's weight is the product of the draft's probabilities on its path, and the weights' sum is
+what the tree is expected to bring. It grows a layer a draft forward, as long as that raises the sum
+of the N best weights enough.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from specbench.types import EMPTY, ROOT, Draft, Prefill, Step, require_nodes
 
 
 class _Growth:
-    """The candidates of one step, layer by layer: tokens, parents, weights; chances: probability after the parent."""
+    """The candidates of one step, layer by layer: tokens, parents, weights; chances: probability
+    after the parent.
+    """
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -34,9 +38,11 @@ class _Growth:
         self.expected = 0.0  # their weights' sum
 
     def add_layer(self, above: Sequence[int], rows: Tensor) -> list[int]:
-        """The heaviest children of the nodes ``above``; rows: (m, V) logits after each. Those among the best so far.
+        """The heaviest children of the nodes ``above``; rows: (m, V) logits after each. Those among
+        the best so far.
 
-        A node that is not among the best now never will be, nor any below it, so nothing else needs to be fed.
+        A node that is not among the best now never will be, nor any below it, so nothing else needs
+        to be fed.
         """
         start = len(self.tokens)
         weights = [1.0 if node == ROOT else self.weights[node] for node in above]
@@ -45,13 +51,15 @@ class _Growth:
         heavy = paths.topk(min(self._room, len(paths)))
         width = ids.shape[1]
         found = [each.flatten()[heavy.indices].double() for each in (ids, chances)]
-        read = torch.stack([heavy.indices.double(), heavy.values, *found])  # exact: no id is beyond 2^53
+        # exact: no id is beyond 2^53
+        read = torch.stack([heavy.indices.double(), heavy.values, *found])
         places, weights, tokens, chances_of = read.tolist()
         self.tokens += map(int, tokens)
         self.parents += [above[int(place) // width] for place in places]
         self.weights += weights
         self.chances += chances_of
-        order = sorted(range(len(self.weights)), key=self.weights.__getitem__, reverse=True)  # stable: parents first
+        # stable: parents first
+        order = sorted(range(len(self.weights)), key=self.weights.__getitem__, reverse=True)
         self.best = sorted(order[: self._room])
         self.expected = sum(self.weights[node] for node in self.best)
         return [node for node in self.best if node >= start]
@@ -61,7 +69,8 @@ class _OptTree(Drafter):
     def __init__(self, method: OptTree) -> None:
         self._method, self._request = method, method.tree()
         self._settled = 0
-        self._fed: list[int] = []  # of each proposed node, its number in the draft model's tree; -1 = not fed
+        # of each proposed node, its number in the draft model's tree; -1 = not fed
+        self._fed: list[int] = []
         self._depths: list[int] = []
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
@@ -79,7 +88,11 @@ class _OptTree(Drafter):
             before = growth.expected
             layer = growth.add_layer(layer, rows)
             depth += 1
-            if depth >= method.max_depth or not layer or growth.expected - before <= method.threshold:
+            if (
+                depth >= method.max_depth
+                or not layer
+                or growth.expected - before <= method.threshold
+            ):
                 break
             above = [number[growth.parents[node]] for node in layer]
             number |= {node: len(self._request) + place for place, node in enumerate(layer)}
@@ -110,7 +123,9 @@ class OptTree(DraftModelMethod):
     """OPT-Tree; conf/method/opt_tree.yaml describes the parameters."""
 
     nodes: int = count(50)
-    threshold: float = number(0.5, lambda value: 0 <= value < 1, "tokens from 0 to below 1, a layer's most")
+    threshold: float = number(
+        0.5, lambda value: 0 <= value < 1, "tokens from 0 to below 1, a layer's most"
+    )
     max_depth: int = count(10)
 
     def bind(self, target: Target) -> None:
@@ -120,7 +135,9 @@ class OptTree(DraftModelMethod):
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``DraftModelMethod.adopt``; layers of up to ``nodes`` nodes are recorded."""
         super().adopt(lm, traits)
-        lm.prepare((self.nodes, layers * self.nodes, self.nodes) for layers in range(1, self.max_depth))
+        lm.prepare(
+            (self.nodes, layers * self.nodes, self.nodes) for layers in range(1, self.max_depth)
+        )
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         return _OptTree(self)

@@ -1,8 +1,10 @@
-"""Ouroboros (Zhao et al. 2024): the draft model drafts phrase by phrase, and the draft is lengthened by phrases.
+"""Ouroboros (Zhao et al. 2024): the draft model drafts phrase by phrase, and the draft is
+lengthened by phrases.
 
-The draft model runs lookahead decoding on a pool of phrases; the pool's newest phrases after the last drafted token
-are verified as alternative endings; and what the target predicts after rejected tokens and endings becomes phrases
-again. This is the algorithm of the paper (EMNLP 2024), not the variant that its authors put into Spec-Bench.
+The draft model runs lookahead decoding on a pool of phrases; the pool's newest phrases after the
+last drafted token are verified as alternative endings; and what the target predicts after rejected
+tokens and endings becomes phrases again. This is the algorithm of the paper (EMNLP 2024), not the
+variant that its authors put into Spec-Bench.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class PhrasePool:
         return self._phrases.get(key, [])[-count:] if count else []
 
     def replace(self, key: int, old: Phrase, new: Phrase) -> None:
-        """``new`` takes the place of ``old``; nothing if that has gone. A phrase is never stored twice."""
+        """``new`` takes the place of ``old``; nothing if that has gone. A phrase is never stored
+        twice.
+        """
         phrases = self._phrases.get(key, [])
         if old == new or old not in phrases:
             return
@@ -57,9 +61,9 @@ class PhrasePool:
     def learn(self, drafted: Sequence[int], predicted: Sequence[int], length: int) -> None:
         """Learn from what a model predicts after rejected tokens: predicted[i] follows drafted[i].
 
-        A phrase is a run of predictions after a drafted token, each the token that was drafted there but the last;
-        only those of ``length`` tokens are kept. ``learn([7, 1, 5], [1, 2, 9], 2)`` adds 7 -> (1, 2), since 1 was
-        drafted after 7.
+        A phrase is a run of predictions after a drafted token, each the token that was drafted
+        there but the last; only those of ``length`` tokens are kept. ``learn([7, 1, 5], [1, 2, 9],
+        2)`` adds 7 -> (1, 2), since 1 was drafted after 7.
         """
         for start in range(len(drafted) - length + 1):
             phrase = tuple(predicted[start : start + length])
@@ -83,16 +87,22 @@ DRAFT, ENDING = 0, 1
 
 
 class _Lookahead:
-    """Lookahead decoding with the draft model: its window and cache are the request's, the pool is shared."""
+    """Lookahead decoding with the draft model: its window and cache are the request's, the pool is
+    shared.
+    """
 
-    def __init__(self, request: TreeRequest, window: Window, pool: PhrasePool, guesses: int) -> None:
+    def __init__(
+        self, request: TreeRequest, window: Window, pool: PhrasePool, guesses: int
+    ) -> None:
         self.request = request
         self._window, self._pool, self._guesses = window, pool, guesses
         self._settled = 0
         self.forwards = 0
 
     def read(self, context: Sequence[int]) -> None:
-        """Go back to what ``context`` has in common with what was drafted; a long text is read in one forward."""
+        """Go back to what ``context`` has in common with what was drafted; a long text is read in
+        one forward.
+        """
         cached = self.request.rewind(context, self._settled)
         if not cached and len(context) > 1:
             self.request.feed(context[:-1], 0)
@@ -112,9 +122,11 @@ class _Lookahead:
         return drafted
 
     def _forward(self, fresh: Sequence[int]) -> list[int]:
-        """One forward over ``fresh``, the tokens not read yet, with the window and the root's phrases after it.
+        """One forward over ``fresh``, the tokens not read yet, with the window and the root's
+        phrases after it.
 
-        fresh: the root last. The tokens that follow the root, one at least; all but the last have been read.
+        fresh: the root last. The tokens that follow the root, one at least; all but the last have
+        been read.
         """
         self.forwards += 1
         window, root = self._window, len(fresh) - 1
@@ -123,14 +135,23 @@ class _Lookahead:
         branch, below = list_chains([phrase[:-1] for phrase in phrases], sys.maxsize)
         cells = window.tokens()
         first, behind = len(fresh), len(fresh) + len(cells)  # nodes: fresh, cells, branch
-        parents = [*range(ROOT, root), *hang_below(root, window.parents, first), *hang_below(root, below, behind)]
+        parents = [
+            *range(ROOT, root),
+            *hang_below(root, window.parents, first),
+            *hang_below(root, below, behind),
+        ]
         picks = self.request.expand([*fresh, *cells, *branch], parents).argmax(-1).tolist()
         predicted = [picks[root], *picks[behind:]]
         path = Walk.follow(branch, below, None, predicted)
-        drafted = [*(branch[node] for node in path), predicted[path[-1] + 1] if path else predicted[0]]
+        drafted = [
+            *(branch[node] for node in path),
+            predicted[path[-1] + 1] if path else predicted[0],
+        ]
         for key, phrase in window.move(fresh[root], picks[first:behind][window.newest()]):
             self._pool.add(key, phrase)
-        self.request.commit([*range(first), *(behind + node for node in path)], [*fresh, *drafted[:-1]])
+        self.request.commit(
+            [*range(first), *(behind + node for node in path)], [*fresh, *drafted[:-1]]
+        )
         return drafted
 
 
@@ -150,7 +171,9 @@ class _Ouroboros(Drafter):
             return EMPTY
         self._lookahead.read(context)
         drafted = self._lookahead.draft(context, min(method.gamma, budget), method.eos)
-        drafted = self._drafted = drafted[: method.gamma if method.overshoot == "cut" else budget][:budget]
+        drafted = self._drafted = drafted[: method.gamma if method.overshoot == "cut" else budget][
+            :budget
+        ]
         self._lengths.append(len(drafted))
         count = len(drafted)
         if drafted[-1] not in method.eos:
@@ -174,14 +197,19 @@ class _Ouroboros(Drafter):
         pool.learn(drafted[right:], predicted[right + 1 : count + 1], length)
         for number, ending in enumerate(self._endings):
             start = count + number * length + 1
-            pool.replace(drafted[-1], ending, (predicted[count], *predicted[start : start + length - 1]))
+            pool.replace(
+                drafted[-1], ending, (predicted[count], *predicted[start : start + length - 1])
+            )
 
     def stats(self) -> dict[str, float]:
         """Tokens drafted a step, endings aside, and the draft's forwards for them."""
         steps = len(self._lengths)
         if not steps:
             return {}
-        return {"mean_draft_length": sum(self._lengths) / steps, "mean_forwards": self._lookahead.forwards / steps}
+        return {
+            "mean_draft_length": sum(self._lengths) / steps,
+            "mean_forwards": self._lookahead.forwards / steps,
+        }
 
 
 @dataclass(eq=False)
@@ -209,17 +237,27 @@ class Ouroboros(DraftModelMethod):
 
     def bind(self, target: Target) -> None:
         nodes = self.gamma + self.level - 2 + self.endings * (self.level - 1)
-        require_nodes(f"gamma={self.gamma}, level={self.level}, endings={self.endings}", nodes, target.max_nodes)
+        require_nodes(
+            f"gamma={self.gamma}, level={self.level}, endings={self.endings}",
+            nodes,
+            target.max_nodes,
+        )
         super().bind(target)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
-        """As ``DraftModelMethod.adopt``; a forward is recorded from the first window to the last one with all phrases.
+        """As ``DraftModelMethod.adopt``; a forward is recorded from the first window to the last
+        one with all phrases.
 
         Before the root there are at most the token that was drafted last, and an ending.
         """
         super().adopt(lm, traits)
         first = self.level + self.window - 2
-        most = self.level + 1 + largest_window(self.level, self.window) + self.window * (self.level - 2)
+        most = (
+            self.level
+            + 1
+            + largest_window(self.level, self.window)
+            + self.window * (self.level - 2)
+        )
         lm.prepare((rows, rows, rows) for rows in range(first, most + 1))
 
     def reset(self) -> None:

@@ -1,9 +1,9 @@
 """PEARL (Liu et al. 2025, adaptive draft length): the draft model drafts while the target verifies.
 
-Tokens that were drafted and not verified yet (pending) are the target's draft; meanwhile the draft model writes the
-next ``gamma``. The first of those is verified by the same forward: with nothing pending this is the paper's pre-verify,
-after an accepted chain its post-verify. So the run of drafted tokens continues until one is rejected: its length adapts
-itself.
+Tokens that were drafted and not verified yet (pending) are the target's draft; meanwhile the draft
+model writes the next ``gamma``. The first of those is verified by the same forward: with nothing
+pending this is the paper's pre-verify, after an accepted chain its post-verify. So the run of
+drafted tokens continues until one is rejected: its length adapts itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm import DraftRequest, choose_token
-from methods.parts.parallel_draft import DraftActor, Mark, ParallelDraft, ParallelDrafter, mark, seconds_between
+from methods.parts.parallel_draft import (
+    DraftActor,
+    Mark,
+    ParallelDraft,
+    ParallelDrafter,
+    mark,
+    seconds_between,
+)
 from methods.parts.parameters import count
 from methods.parts.port import Ticket
 from specbench.method import Drafter
@@ -33,12 +40,14 @@ class _Session:
         self._random = torch.Generator(actor.lm.device).manual_seed(seed)
         self._distribution = actor.distributions if actor.sampling is not None else None
         self._settled = 0
-        self._reads = actor.lm.device.type == "cpu"  # each token when it is drafted; a GPU would wait for each
+        # each token when it is drafted; a GPU would wait for each
+        self._reads = actor.lm.device.type == "cpu"
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
         """Continue after the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS.
 
-        Returns tokens (m,), the distributions (m, V) they were drawn from (None if chosen), and [s] of each forward.
+        Returns tokens (m,), the distributions (m, V) they were drawn from (None if chosen), and [s]
+        of each forward.
         """
         del self._tokens[keep:]
         self._settled = min(self._settled, keep)
@@ -51,7 +60,11 @@ class _Session:
         states: list[Tensor] = []  # of the random numbers, after each token
         while len(drafted) < count and not ended:
             before = mark(device)
-            row = self._request.step(drafted[-1]) if drafted else self._request.feed(self._tokens, self._settled)
+            row = (
+                self._request.step(drafted[-1])
+                if drafted
+                else self._request.feed(self._tokens, self._settled)
+            )
             marks.append((before, mark(device)))
             token = choose_token(row, self._distribution, self._random, drawn_from)
             drafted.append(int(token) if self._reads else token)
@@ -63,10 +76,16 @@ class _Session:
         if kept:
             self._settled = len(self._tokens) - 1
         probs = torch.stack(drawn_from[: len(kept)]) if drawn_from else None
-        return {"tokens": kept, "probs": probs, "seconds": [seconds_between(*pair) for pair in marks]}
+        return {
+            "tokens": kept,
+            "probs": probs,
+            "seconds": [seconds_between(*pair) for pair in marks],
+        }
 
     def _read(self, drafted: list[Tensor], start: int, states: list[Tensor]) -> list[int]:
-        """What was drafted on the device, in one read-back, up to an EOS: what follows it was drafted in vain."""
+        """What was drafted on the device, in one read-back, up to an EOS: what follows it was
+        drafted in vain.
+        """
         tokens = torch.stack(drafted).tolist()
         self._request.name(start, tokens)
         ends = [place for place, token in enumerate(tokens) if token in self._actor.eos]
@@ -104,7 +123,11 @@ class _Pearl(ParallelDrafter):
             self._keep = len(context)
         self._base = len(context)
         self._proposed = count = min(len(self._pending), budget)
-        return Draft.chain(self._pending[:count], 0, self._probs[:count] if self._probs is not None and count else None)
+        return Draft.chain(
+            self._pending[:count],
+            0,
+            self._probs[:count] if self._probs is not None and count else None,
+        )
 
     def launch(self) -> None:
         unjudged = len(self._pending) - self._proposed  # only where the budget is below gamma

@@ -1,7 +1,8 @@
-"""REST, retrieval-based speculative decoding (He et al. 2024): draft what followed the same words in a large corpus.
+"""REST, retrieval-based speculative decoding (He et al. 2024): draft what followed the same words
+in a large corpus.
 
-The longest suffix of the context that occurs in the datastore is looked up in its suffix array; the beginnings of what
-followed there, most frequent first, are the draft tree.
+The longest suffix of the context that occurs in the datastore is looked up in its suffix array; the
+beginnings of what followed there, most frequent first, are the draft tree.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ALLOWED = {"tokens": ("U16", "U32"), "order": ("I32", "I64"), "borders": ("I64",
 class Datastore(BuiltFile):
     """A corpus to retrieve from.
 
-    array: the corpus and its suffix array. borders: (texts + 1,) int64, where texts begin, and the end.
+    array: the corpus and its suffix array. borders: (texts + 1,) int64, where texts begin, and the
+    end.
     """
 
     kind = format = command = "datastore"
@@ -43,7 +45,9 @@ class Datastore(BuiltFile):
 
     @classmethod
     def build(cls, documents: Iterable[np.ndarray], vocab: int) -> Datastore:
-        """Concatenate token ids and sort them. vocab: of the tokenizer, it decides the width of a stored token."""
+        """Concatenate token ids and sort them. vocab: of the tokenizer, it decides the width of a
+        stored token.
+        """
         kind = np.uint16 if vocab <= 2**16 else np.uint32
         texts = [ids.astype(kind) for ids in documents if len(ids)]
         borders = np.cumsum([0, *(len(ids) for ids in texts)], dtype=np.int64)
@@ -55,8 +59,12 @@ class Datastore(BuiltFile):
         return cls.build(corpus.documents, len(corpus.tokenizer)), ""
 
     @classmethod
-    def from_file(cls, path: Path, arrays: dict[str, np.ndarray], labels: dict[str, str], vocab: int) -> Datastore:
-        """Maps the arrays: the system reads a page from disk when it is first used, and some pages ahead."""
+    def from_file(
+        cls, path: Path, arrays: dict[str, np.ndarray], labels: dict[str, str], vocab: int
+    ) -> Datastore:
+        """Maps the arrays: the system reads a page from disk when it is first used, and some pages
+        ahead.
+        """
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_WILLNEED"):
@@ -70,9 +78,15 @@ class Datastore(BuiltFile):
                 raise InputError(f"{name} is {entry['dtype']}; expected {' or '.join(allowed)}")
             kind = np.dtype(TYPES[entry["dtype"]])
             start, end = entry["data_offsets"]
-            found[name] = np.frombuffer(mapped, kind, (end - start) // kind.itemsize, 8 + length + start)
+            found[name] = np.frombuffer(
+                mapped, kind, (end - start) // kind.itemsize, 8 + length + start
+            )
         borders, count = found["borders"], len(found["tokens"])
-        whole = len(found["order"]) == count and len(borders) and (borders[0], borders[-1]) == (0, count)
+        whole = (
+            len(found["order"]) == count
+            and len(borders)
+            and (borders[0], borders[-1]) == (0, count)
+        )
         if not whole or (np.diff(borders) <= 0).any():
             raise InputError("tokens, order and borders do not fit each other; build it anew")
         return cls(SuffixArray(found["tokens"], found["order"]), borders)
@@ -123,8 +137,8 @@ class Rest(Parameters, Method):
         """Map the datastore: it must be of the target's tokenizer."""
         if not self.datastore:
             raise InputError(
-                f"datastore: not set and model={model.name} names none; build one from any corpus with"
-                " specbench build datastore and set model.datastore=FILE"
+                f"datastore: not set and model={model.name} names none; build one from any corpus"
+                " with specbench build datastore and set model.datastore=FILE"
             )
         self.store = Datastore.load(self.datastore, len(model.tokenizer), "datastore")
 
@@ -138,7 +152,9 @@ class Rest(Parameters, Method):
         return _Retriever(self, seed)
 
     def retrieve(self, context: Sequence[int], budget: int, draw: int) -> CountedTree:
-        """The draft tree for ``context``. draw: which of too many matches are looked at, below 2**31."""
+        """The draft tree for ``context``. draw: which of too many matches are looked at, below
+        2**31.
+        """
         assert self.store is not None  # ``check`` reads it
         room = min(budget, self.nodes)
         tree = self.store.array.tree(

@@ -1,8 +1,10 @@
-"""Speculative speculative decoding (Kumar et al. 2026, Saguaro): drafts for the likely outcomes of a verification.
+"""Speculative speculative decoding (Kumar et al. 2026, Saguaro): drafts for the likely outcomes of
+a verification.
 
-While the target verifies a chain, the draft model guesses how many tokens will be accepted and which token of the
-target follows, and drafts a chain for each such outcome, all of them in the same forwards. If the outcome is one of
-these (a hit), its chain is the next draft at once; otherwise (a miss) the target waits for a chain.
+While the target verifies a chain, the draft model guesses how many tokens will be accepted and
+which token of the target follows, and drafts a chain for each such outcome, all of them in the same
+forwards. If the outcome is one of these (a hit), its chain is the next draft at once; otherwise (a
+miss) the target waits for a chain.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from torch import Tensor
 
 from methods.parts.draft_lm import DraftLM, TreeRequest, draw_one
 from methods.parts.draft_method import TargetTraits
-from methods.parts.parallel_draft import DraftActor, Mark, ParallelDraft, ParallelDrafter, mark, seconds_between
+from methods.parts.parallel_draft import (
+    DraftActor,
+    Mark,
+    ParallelDraft,
+    ParallelDrafter,
+    mark,
+    seconds_between,
+)
 from methods.parts.parameters import count
 from methods.parts.port import Ticket
 from specbench.method import Drafter
@@ -32,7 +41,8 @@ class Lines:
 
     first: node of the first line's token above its chain. tokens: of each line, up to an EOS.
     best: of each line, for each of its tokens the likeliest ids in that place.
-    probs: of each place (lines, V) distributions that its tokens were drawn from; empty if they were chosen.
+    probs: of each place (lines, V) distributions that its tokens were drawn from; empty if they
+    were chosen.
     """
 
     first: int
@@ -47,7 +57,9 @@ class Lines:
 
 
 class SaguaroSession:
-    """The draft model of one request. The tree below the context has the chain, and a line for each outcome."""
+    """The draft model of one request. The tree below the context has the chain, and a line for each
+    outcome.
+    """
 
     def __init__(self, actor: DraftActor, context: list[int], seed: int) -> None:
         self._lm, self._eos, self._context = actor.lm, actor.eos, context
@@ -59,8 +71,10 @@ class SaguaroSession:
         self._marks: list[tuple[Mark, Mark]] = []
         self._chain: list[int] = []
         self._nodes: list[int] = []  # of the chain's tokens that were read
-        self._best: list[list[int]] = []  # likeliest ids after the root, and after each token that was read
-        self._outcomes: dict[tuple[int, int], int] = {}  # (accepted tokens, the target's token) -> line
+        # likeliest ids after the root, and after each token that was read
+        self._best: list[list[int]] = []
+        # (accepted tokens, the target's token) -> line
+        self._outcomes: dict[tuple[int, int], int] = {}
         self._lines: Lines | None = None
 
     def draft(self) -> dict[str, Any]:
@@ -69,7 +83,9 @@ class SaguaroSession:
         return {"hit": False, **self._take(self._grow(rows, ROOT), 0, range(self._length))}
 
     def prepare(self, count: int) -> list[float]:
-        """The target verifies the first ``count`` tokens: draft for its outcomes; [s] of each forward."""
+        """The target verifies the first ``count`` tokens: draft for its outcomes; [s] of each
+        forward.
+        """
         del self._chain[count:], self._nodes[count:], self._best[count + 1 :]
         chain, above = self._chain, [ROOT, *self._nodes]
         if len(self._nodes) < len(chain) and chain[-1] not in self._eos:
@@ -84,12 +100,16 @@ class SaguaroSession:
             outcomes += [(place, token) for token in others[: self._fan_out[place]]]
         self._outcomes, self._lines = {outcome: line for line, outcome in enumerate(outcomes)}, None
         if outcomes:
-            rows = self._expand([token for _, token in outcomes], [above[place] for place, _ in outcomes])
+            rows = self._expand(
+                [token for _, token in outcomes], [above[place] for place, _ in outcomes]
+            )
             self._lines = self._grow(rows, len(self._tree) - len(outcomes))
         return self._seconds()
 
     def follow(self, accepted: int, token: int) -> dict[str, Any]:
-        """The target accepted so many tokens and emitted its own ``token`` after them; the next chain."""
+        """The target accepted so many tokens and emitted its own ``token`` after them; the next
+        chain.
+        """
         line = self._outcomes.get((accepted, token))
         path, tokens = self._nodes[:accepted], self._chain[:accepted]
         self._context += [*tokens, token]
@@ -104,7 +124,11 @@ class SaguaroSession:
         """Make a line the chain. nodes: of its tokens that were read, in the tree."""
         self._chain, self._best = lines.tokens[line], lines.best[line]
         self._nodes = list(nodes)[: len(self._chain) - 1]
-        probs = torch.stack([each[line] for each in lines.probs[: len(self._chain)]]) if lines.probs else None
+        probs = (
+            torch.stack([each[line] for each in lines.probs[: len(self._chain)]])
+            if lines.probs
+            else None
+        )
         return {"tokens": list(self._chain), "probs": probs, "seconds": self._seconds()}
 
     def _grow(self, rows: Tensor, first: int) -> Lines:
@@ -124,12 +148,23 @@ class SaguaroSession:
             else:
                 probs.append(self._distribution(rows))
                 tokens.append(draw_one(probs[-1], self._random))
-        read = torch.cat([torch.stack(tokens)[..., None], torch.stack(best)], dim=-1).transpose(0, 1).tolist()
+        read = (
+            torch.cat([torch.stack(tokens)[..., None], torch.stack(best)], dim=-1)
+            .transpose(0, 1)
+            .tolist()
+        )
         drafted = [[each[0] for each in line] for line in read]
-        ends = [next((at + 1 for at, token in enumerate(line) if token in self._eos), None) for line in drafted]
+        ends = [
+            next((at + 1 for at, token in enumerate(line) if token in self._eos), None)
+            for line in drafted
+        ]
         kept = [line[:end] for line, end in zip(drafted, ends, strict=True)]
-        return Lines(first, kept, [[each[1:] for each in line[:end]] for line, end in zip(read, ends, strict=True)],
-                     probs)  # fmt: skip
+        return Lines(
+            first,
+            kept,
+            [[each[1:] for each in line[:end]] for line, end in zip(read, ends, strict=True)],
+            probs,
+        )
 
     def _likeliest(self, rows: Tensor) -> Tensor:
         return rows.topk(self._widest).indices
@@ -155,11 +190,22 @@ class SaguaroActor(DraftActor):
     """Draws at temperature > 0, takes the best token at 0."""
 
     def __init__(self, lm: DraftLM, traits: TargetTraits, options: dict[str, Any]) -> None:
-        """See ``DraftActor``; the forwards of a chain and of as many lines as there can be are recorded."""
+        """See ``DraftActor``; the forwards of a chain and of as many lines as there can be are
+        recorded.
+        """
         super().__init__(lm, traits, options)
         length, lines = options["length"], sum(options["fan_out"])
         chain = [(1, nodes, 1) for nodes in range(1, length + 1)]
-        lm.prepare([*chain, *((lines, length + lines * places, lines) for places in range(1, length + 1) if lines)])
+        lm.prepare(
+            [
+                *chain,
+                *(
+                    (lines, length + lines * places, lines)
+                    for places in range(1, length + 1)
+                    if lines
+                ),
+            ]
+        )
 
     def session(self, context: list[int], seed: int) -> SaguaroSession:
         return SaguaroSession(self, context, seed)
@@ -188,7 +234,9 @@ class _Saguaro(ParallelDrafter):
         self.times.before += answer["seconds"]
         tokens, probs = answer["tokens"][:budget], answer["probs"]
         self._proposed = len(tokens)
-        return Draft.chain(tokens, 0, probs[:budget].to(self._device) if probs is not None and tokens else None)
+        return Draft.chain(
+            tokens, 0, probs[:budget].to(self._device) if probs is not None and tokens else None
+        )
 
     def launch(self) -> None:
         self._prepared = self.port.post("tell", self.number, "prepare", self._proposed)
@@ -202,7 +250,9 @@ class _Saguaro(ParallelDrafter):
     def observe(self, step: Step) -> None:
         self.end_round(len(step.emitted), self._seconds)
         if not step.done:
-            self._answer = self.port.post("tell", self.number, "follow", len(step.path), step.emitted[-1])
+            self._answer = self.port.post(
+                "tell", self.number, "follow", len(step.path), step.emitted[-1]
+            )
 
     def stats(self) -> dict[str, float]:
         asked = self._hits + self._misses
@@ -227,8 +277,8 @@ class Saguaro(ParallelDraft):
             type(each) is int and 0 <= each <= WIDEST for each in given
         ):
             raise InputError(
-                f"fan_out={self.fan_out}: expected one number of outcomes, or one for each of 0 to {self.length}"
-                f" accepted tokens, each from 0 to {WIDEST}"
+                f"fan_out={self.fan_out}: expected one number of outcomes, or one for each of 0 to"
+                f" {self.length} accepted tokens, each from 0 to {WIDEST}"
             )
         self._fan_out = given * (self.length + 1) if len(given) == 1 else given
 

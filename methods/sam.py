@@ -1,9 +1,11 @@
-"""SAM-Decoding (Hu et al. 2024): copy what followed the longest match, found by suffix automata at constant cost.
+"""SAM-Decoding (Hu et al. 2024): copy what followed the longest match, found by suffix automata at
+constant cost.
 
-A dynamic automaton grows with the context, a static one is built from a corpus; the longer match drafts (section 3).
-Where neither matches far enough an auxiliary drafter takes over, if there is one: here Token Recycling. The static
-automaton is packed and read-only; each state's edges are adjacent: the ``ranked`` most frequent continuations first,
-best first, then the rest by token. So a draft tree reads the front, and a match scans the front and bisects the rest.
+A dynamic automaton grows with the context, a static one is built from a corpus; the longer match
+drafts (section 3). Where neither matches far enough an auxiliary drafter takes over, if there is
+one: here Token Recycling. The static automaton is packed and read-only; each state's edges are
+adjacent: the ``ranked`` most frequent continuations first, best first, then the rest by token. So a
+draft tree reads the front, and a match scans the front and bisects the rest.
 """
 
 from __future__ import annotations
@@ -24,14 +26,26 @@ from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
-from specbench.types import EMPTY, MOST, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import (
+    EMPTY,
+    MOST,
+    Draft,
+    InputError,
+    Needs,
+    Prefill,
+    Step,
+    require_count,
+    require_nodes,
+)
 
 LINK, LENGTH, FIRST, COUNT = range(4)  # columns of a packed state
 TOKEN, PARENT, STATE, RANK, LEVEL = range(5)  # columns of a drafted row; RANK: of its next child
 
 
 class Packed(NamedTuple):
-    """text (n,), states (s, 4), offsets (s + 1,) of each state's edges, tokens and targets (m,): int32."""
+    """text (n,), states (s, 4), offsets (s + 1,) of each state's edges, tokens and targets (m,):
+    int32.
+    """
 
     text: np.ndarray
     states: np.ndarray
@@ -56,9 +70,13 @@ class StaticAutomaton(BuiltFile):
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
         """Adds the options for the automaton's content and for the number of ranked children."""
-        parser.add_argument("--ranked", type=int, default=8, help="most children of a node in a draft tree")
+        parser.add_argument(
+            "--ranked", type=int, default=8, help="most children of a node in a draft tree"
+        )
         parser.add_argument("--no-eos", action="store_true", help="put nothing between documents")
-        parser.add_argument("--no-ids", action="store_true", help="do not add every token of the vocabulary")
+        parser.add_argument(
+            "--no-ids", action="store_true", help="do not add every token of the vocabulary"
+        )
 
     @classmethod
     def from_corpus(cls, corpus: Corpus, given: argparse.Namespace) -> tuple[StaticAutomaton, str]:
@@ -67,7 +85,9 @@ class StaticAutomaton(BuiltFile):
         eos = None if given.no_eos else corpus.tokenizer.eos_token_id
         if eos is None and not given.no_eos:
             raise InputError(f"--tokenizer {given.tokenizer}: has no EOS token; give --no-eos")
-        automaton = build_automaton(corpus.documents, eos, 0 if given.no_ids else len(corpus.tokenizer), given.ranked)
+        automaton = build_automaton(
+            corpus.documents, eos, 0 if given.no_ids else len(corpus.tokenizer), given.ranked
+        )
         text, states, _, edges, _ = automaton.arrays
         return automaton, f"{len(text)} tokens, {len(states)} states, {len(edges)} edges, "
 
@@ -79,7 +99,10 @@ class StaticAutomaton(BuiltFile):
         packed = Packed(**arrays)
         if not labels.get("ranked", "").isdecimal() or not _is_sound(packed):
             raise InputError("not a suffix automaton, or damaged; build one anew")
-        if any(array.size and not 0 <= array.min() <= array.max() < vocab for array in (packed.text, packed.tokens)):
+        if any(
+            array.size and not 0 <= array.min() <= array.max() < vocab
+            for array in (packed.text, packed.tokens)
+        ):
             raise InputError(f"holds tokens beyond its vocabulary of {vocab}; build it anew")
         return cls(packed, int(labels["ranked"]))
 
@@ -88,12 +111,16 @@ class StaticAutomaton(BuiltFile):
         return walk(self.arrays, self.ranked, state, length, np.asarray(tokens, np.int32))
 
     def following(self, state: int, count: int) -> list[int]:
-        """The ``count`` tokens after the first occurrence of a state's strings, fewer at the corpus's end."""
+        """The ``count`` tokens after the first occurrence of a state's strings, fewer at the
+        corpus's end.
+        """
         start = int(self.arrays.states[state, FIRST])
         return self.arrays.text[start : start + count].tolist()
 
     def tree(self, state: int, nodes: int, children: int) -> tuple[list[int], list[int]]:
-        """(tokens, parents) of the ``nodes`` likeliest continuations; at most ``children`` a node and a level."""
+        """(tokens, parents) of the ``nodes`` likeliest continuations; at most ``children`` a node
+        and a level.
+        """
         drafted, chances = np.empty((nodes + 1, 5), np.int32), np.empty((nodes + 1, 2))
         count = draft_tree(self.arrays, state, children, drafted, chances)
         return drafted[1 : count + 1, TOKEN].tolist(), drafted[1 : count + 1, PARENT].tolist()
@@ -102,24 +129,44 @@ class StaticAutomaton(BuiltFile):
 def _is_sound(arrays: Packed) -> bool:
     """Returns whether a match can neither leave the arrays nor run in a circle."""
     text, states, offsets, tokens, targets = arrays
-    if any(array.dtype != np.int32 for array in arrays) or states.ndim != 2 or states.shape[1] != 4 or not len(states):
+    if (
+        any(array.dtype != np.int32 for array in arrays)
+        or states.ndim != 2
+        or states.shape[1] != 4
+        or not len(states)
+    ):
         return False
-    if any(array.ndim != 1 for array in (text, offsets, tokens, targets)) or len(offsets) != len(states) + 1:
+    if (
+        any(array.ndim != 1 for array in (text, offsets, tokens, targets))
+        or len(offsets) != len(states) + 1
+    ):
         return False
-    ends = offsets[0] == 0 and offsets[-1] == len(tokens) == len(targets) and bool((np.diff(offsets) >= 0).all())
+    ends = (
+        offsets[0] == 0
+        and offsets[-1] == len(tokens) == len(targets)
+        and bool((np.diff(offsets) >= 0).all())
+    )
     links, firsts = states[1:, LINK], states[:, FIRST]
-    inside = bool(((links >= 0) & (links < len(states))).all() and ((targets > 0) & (targets < len(states))).all())
+    inside = bool(
+        ((links >= 0) & (links < len(states))).all()
+        and ((targets > 0) & (targets < len(states))).all()
+    )
     if not ends or not inside:
         return False
     shorter = bool((states[links, LENGTH] < states[1:, LENGTH]).all())
-    return shorter and bool(((firsts >= 0) & (firsts <= len(text))).all() and (states[1:, COUNT] > 0).all())
+    return shorter and bool(
+        ((firsts >= 0) & (firsts <= len(text))).all() and (states[1:, COUNT] > 0).all()
+    )
 
 
-def build_automaton(documents: Iterable[np.ndarray], eos: int | None, ids: int, ranked: int) -> StaticAutomaton:
+def build_automaton(
+    documents: Iterable[np.ndarray], eos: int | None, ids: int, ranked: int
+) -> StaticAutomaton:
     """The automaton of the documents' tokens, one after the other.
 
-    eos: ends each document that does not end with it; None: nothing does. ids: every id below becomes a document of its
-    own, so that each token is a match. ranked: most children that a draft tree may take of a state.
+    eos: ends each document that does not end with it; None: nothing does. ids: every id below
+    becomes a document of its own, so that each token is a match. ranked: most children that a draft
+    tree may take of a state.
     """
     ending = np.array([] if eos is None else [eos], np.int32)
     pieces: list[np.ndarray] = []
@@ -139,12 +186,16 @@ def build_automaton(documents: Iterable[np.ndarray], eos: int | None, ids: int, 
     order = order[np.lexsort((place, owners[order]))]
     columns = np.stack([states[name] for name in ("link", "length", "first", "count")], axis=1)
     packed = (text, columns, offsets, edges["token"][order], targets[order])
-    return StaticAutomaton(Packed(*(np.ascontiguousarray(array, np.int32) for array in packed)), ranked)
+    return StaticAutomaton(
+        Packed(*(np.ascontiguousarray(array, np.int32) for array in packed)), ranked
+    )
 
 
 @njit(widen=True)
 def count_occurrences(states, tokens):
-    """Fill the counts of a growing automaton of one text of that many tokens: how often each state's strings occur."""
+    """Fill the counts of a growing automaton of one text of that many tokens: how often each
+    state's strings occur.
+    """
     starts = np.zeros(tokens + 2, np.int64)
     for state in range(len(states)):
         starts[states[state].length + 1] += 1
@@ -154,7 +205,8 @@ def count_occurrences(states, tokens):
         length = states[state].length
         order[starts[length]] = state
         starts[length] += 1
-        states[state].count = int(length == states[state].first)  # a clone is shorter than its place
+        # a clone is shorter than its place
+        states[state].count = int(length == states[state].first)
     for place in range(len(states) - 1, 0, -1):
         state = order[place]
         states[states[state].link].count += states[state].count
@@ -193,9 +245,11 @@ def walk(p, ranked, state, length, tokens):
 
 @njit(widen=True)
 def draft_tree(p, state, children, drafted, chances):
-    """Fill ``drafted`` from row 1 on, best first, at ties the earlier parent's child; returns the nodes.
+    """Fill ``drafted`` from row 1 on, best first, at ties the earlier parent's child; returns the
+    nodes.
 
-    A row whose next child waits has its probability in ``chances[row, 1]``, else 0; its own is in ``chances[row, 0]``.
+    A row whose next child waits has its probability in ``chances[row, 1]``, else 0; its own is in
+    ``chances[row, 0]``.
     """
     on_level = np.zeros(len(drafted) + 1, np.int64)
     drafted[0, STATE], drafted[0, LEVEL], chances[0, 0] = state, 0, 1.0
@@ -211,7 +265,11 @@ def draft_tree(p, state, children, drafted, chances):
             continue
         on_level[level] += 1
         edge = p.offsets[drafted[above, STATE]] + drafted[above, RANK]
-        drafted[rows, TOKEN], drafted[rows, PARENT], drafted[rows, STATE] = p.tokens[edge], above - 1, p.targets[edge]
+        drafted[rows, TOKEN], drafted[rows, PARENT], drafted[rows, STATE] = (
+            p.tokens[edge],
+            above - 1,
+            p.targets[edge],
+        )
         drafted[rows, LEVEL], chances[rows, 0] = level, chances[above, 1]
         _wait(p, above, drafted[above, RANK] + 1, children, drafted, chances)
         _wait(p, rows, 0, children, drafted, chances)
@@ -227,7 +285,9 @@ def _wait(p, row, rank, children, drafted, chances):
     edge = p.offsets[state] + rank
     if rank < children and edge < p.offsets[state + 1]:
         drafted[row, RANK] = rank
-        chances[row, 1] = chances[row, 0] * (p.states[p.targets[edge], COUNT] / p.states[state, COUNT])
+        chances[row, 1] = chances[row, 0] * (
+            p.states[p.targets[edge], COUNT] / p.states[state, COUNT]
+        )
 
 
 DYNAMIC, STATIC, AUXILIARY = 0, 1, 2
@@ -235,7 +295,9 @@ ROOM = 4096  # [tokens] of answer before the dynamic automaton must move
 
 
 class _Matcher(Drafter):
-    """Both automata have read the context without its root: a match is looked up for the text that ends in the root."""
+    """Both automata have read the context without its root: a match is looked up for the text that
+    ends in the root.
+    """
 
     def __init__(self, method: SAM, prompt: Sequence[int]) -> None:
         self._method = method
@@ -256,7 +318,9 @@ class _Matcher(Drafter):
         if method.matrix is not None and longest < method.len_threshold:
             found = method.matrix.draft(root, budget)
             return replace(found, source=[AUXILIARY] * len(found))
-        most = method.n_predicts if aided else min(method.n_predicts, 1 + int(method.alpha * longest))
+        most = (
+            method.n_predicts if aided else min(method.n_predicts, 1 + int(method.alpha * longest))
+        )
         count = min(budget, most - 1)  # the reference counts the root too
         if matched >= corpus_matched:
             tokens = context[end : min(end + count, len(context) - 1)]
@@ -274,7 +338,9 @@ class _Matcher(Drafter):
     def _take(self, tokens: Sequence[int]) -> None:
         self._dynamic.extend(tokens)
         if self._method.corpus is not None:
-            self._state, self._matched = self._method.corpus.walk(self._state, self._matched, tokens)
+            self._state, self._matched = self._method.corpus.walk(
+                self._state, self._matched, tokens
+            )
 
 
 @dataclass(eq=False)
@@ -298,8 +364,9 @@ class SAM(Parameters, Method):
         super().__post_init__()
         if (self.auxiliary == "none") != (self.tree is None):
             raise InputError(
-                f"tree: {'not set' if self.tree is None else 'set'} with auxiliary={self.auxiliary}; expected child"
-                " counts with auxiliary=token_recycling only (method sam_token_recycling has both)"
+                f"tree: {'not set' if self.tree is None else 'set'} with"
+                f" auxiliary={self.auxiliary}; expected child counts with auxiliary=token_recycling"
+                " only (method sam_token_recycling has both)"
             )
         self.shape = None if self.tree is None else TreeShape.from_counts(self.tree, self.k)
         self.matrix: RecyclingMatrix | None = None
@@ -315,7 +382,9 @@ class SAM(Parameters, Method):
         return (self.corpus.path,) if self.corpus else ()
 
     def check(self, model: ModelCard) -> None:
-        """Read the static automaton: it must be of the target's tokenizer and ranked for as many children."""
+        """Read the static automaton: it must be of the target's tokenizer and ranked for as many
+        children.
+        """
         if self.shape is not None:
             require_count("k", self.k, high=min(MOST, model.vocab_size))
         if not self.static:
@@ -323,8 +392,8 @@ class SAM(Parameters, Method):
         self.corpus = StaticAutomaton.load(self.static, len(model.tokenizer), "static")
         if self.children > self.corpus.ranked:
             raise InputError(
-                f"children={self.children}: {self.corpus.path} ranks {self.corpus.ranked} a state; expected no"
-                f" more, or build it anew with --ranked {self.children}"
+                f"children={self.children}: {self.corpus.path} ranks {self.corpus.ranked} a state;"
+                f" expected no more, or build it anew with --ranked {self.children}"
             )
 
     def bind(self, target: Target) -> None:
@@ -335,7 +404,9 @@ class SAM(Parameters, Method):
         corpus.tree(corpus.walk(0, 0, [0])[0], 1, 1)
         if self.shape is not None:
             require_nodes("tree", len(self.shape), target.max_nodes)
-            self.matrix = RecyclingMatrix(self.shape, self.k, "last", target.vocab_size, target.device)
+            self.matrix = RecyclingMatrix(
+                self.shape, self.k, "last", target.vocab_size, target.device
+            )
 
     def reset(self) -> None:
         """Forget what the auxiliary learned; an automaton of the context ends with its request."""

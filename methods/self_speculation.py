@@ -1,9 +1,11 @@
-"""Self-speculation: the target with some of its layers left out is its own draft model (Zhang et al. 2024).
+"""Self-speculation: the target with some of its layers left out is its own draft model (Zhang et
+al. 2024).
 
-LayerSkip (Elhoushi et al. 2024) leaves by an early exit, the layers above it are skipped; SWIFT (Xia et al. 2025) skips
-layers in between, ends a chain where it is unsure, and chooses the layers while it decodes: those sets of them are
-tried that give most of the tokens which the target has emitted. The layers that are kept share their weights with the
-target and have a KV cache of their own.
+LayerSkip (Elhoushi et al. 2024) leaves by an early exit, the layers above it are skipped; SWIFT
+(Xia et al. 2025) skips layers in between, ends a chain where it is unsure, and chooses the layers
+while it decodes: those sets of them are tried that give most of the tokens which the target has
+emitted. The layers that are kept share their weights with the target and have a KV cache of their
+own.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ READ = 256  # [tokens] that a set reads at most to be scored
 
 
 def keep_layers(model: Any, kept: Sequence[int]) -> Any:
-    """A causal LM of the layers ``kept``, in this order, which shares their weights with ``model``."""
+    """A causal LM of the layers ``kept``, in this order, which shares their weights with
+    ``model``.
+    """
     part, body = _shallow(model), _shallow(model.model)
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = len(kept)
@@ -55,7 +59,8 @@ def _shallow(module: nn.Module) -> Any:
 
 
 def draw_sets(kept: Sequence[int], layers: int, count: int) -> list[list[int]]:
-    """``kept``, and at most ``count`` other sets of as many of ``layers``: the first, the last, and random ones.
+    """``kept``, and at most ``count`` other sets of as many of ``layers``: the first, the last, and
+    random ones.
 
     The same in every request, so that a set that is taken again is not built again.
     """
@@ -72,7 +77,8 @@ def draw_sets(kept: Sequence[int], layers: int, count: int) -> list[list[int]]:
 class LayerSearch:
     """The state of a search for the best set of layers.
 
-    number: of the set that drafts. agreed: share of a window's tokens that it gives. tried: sets scored so far.
+    number: of the set that drafts. agreed: share of a window's tokens that it gives. tried: sets
+    scored so far.
     """
 
     number: int = 0
@@ -120,7 +126,9 @@ class SelfSpeculation(ChainMethod):
     device: str | None = field(default=None, init=False)
     length: int = count(25)
     schedule: Literal["fixed", "heuristic", "confidence"] = "confidence"
-    threshold: float = number(0.8, lambda value: 0 < value <= 1, "a probability above 0 and up to 1")
+    threshold: float = number(
+        0.8, lambda value: 0 < value <= 1, "a probability above 0 and up to 1"
+    )
     skip: list[int] | None = None
     exit: int | None = count(None, high=MOST_LAYERS)
     search: int = count(0, 0, 1000)
@@ -144,7 +152,9 @@ class SelfSpeculation(ChainMethod):
         """Some layers must be left, and some skipped."""
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
         if layers is None:
-            raise InputError("needs the target's weights, and a replay has only recorded tokens; choose a model")
+            raise InputError(
+                "needs the target's weights, and a replay has only recorded tokens; choose a model"
+            )
         skipped = set(range(1, max(2, layers - 1), 2) if self.skip is None else self.skip)
         if self.exit is not None:
             skipped = set(range(self.exit, layers))
@@ -152,17 +162,23 @@ class SelfSpeculation(ChainMethod):
         given = f"skip={self.skip}" if self.exit is None else f"exit={self.exit}"
         if not 0 < len(kept) < layers or not skipped <= set(range(layers)):
             raise InputError(
-                f"{given}: keeps {len(kept)} of {layers} layers; expected some of 0 to {layers - 1} to be skipped"
+                f"{given}: keeps {len(kept)} of {layers} layers; expected some of 0 to {layers - 1}"
+                " to be skipped"
             )
         if self.search and len(kept) < 2:
-            raise InputError(f"search={self.search}: and {given} keeps one layer; expected two or more")
+            raise InputError(
+                f"search={self.search}: and {given} keeps one layer; expected two or more"
+            )
         self.sets = draw_sets(kept, layers, self.search)
 
     def bind(self, target: Target) -> None:
         target.dtype  # noqa: B018 (raises for a replay, which has no weights)
         layers: Any = getattr(getattr(target.model, "model", None), "layers", None)
         if layers is None or not hasattr(layers[0], "self_attn"):
-            raise InputError(f"skip: model={target.card.name} is not built as Llama is; expected layers with self_attn")
+            raise InputError(
+                f"skip: model={target.card.name} is not built as Llama is; expected layers with"
+                " self_attn"
+            )
         text, out = target.card.config.get_text_config(), layers[0].self_attn.o_proj
         size = getattr(text, "head_dim", None) or target.hidden_size // text.num_attention_heads
         devices = {parameter.device for parameter in target.model.parameters()}
@@ -177,7 +193,11 @@ class SelfSpeculation(ChainMethod):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Start from an empty cache, with the search if it is on. seed: of the tokens drawn."""
-        return SearchedChain(self, seed, len(prompt)) if self.search else super().begin(prompt, prefill, seed)
+        return (
+            SearchedChain(self, seed, len(prompt))
+            if self.search
+            else super().begin(prompt, prefill, seed)
+        )
 
     def chain(self) -> DraftRequest:
         if not self.search:
@@ -194,7 +214,8 @@ class SelfSpeculation(ChainMethod):
 
     @torch.inference_mode()
     def try_next(self, context: Sequence[int], start: int) -> None:
-        """Score the next set by the first emitted tokens, if these are there and the search continues.
+        """Score the next set by the first emitted tokens, if these are there and the search
+        continues.
 
         context: (T,). start: [tokens] of the prompt.
         """
@@ -205,5 +226,10 @@ class SelfSpeculation(ChainMethod):
         ids = [*context[max(0, end - READ) : end]]
         read = upload([ids[:-1]], self._target.device)
         part = keep_layers(self._target.model, self.sets[found.tried])
-        given = part(input_ids=read, use_cache=False, logits_to_keep=self.window).logits[0].argmax(-1).tolist()
+        given = (
+            part(input_ids=read, use_cache=False, logits_to_keep=self.window)
+            .logits[0]
+            .argmax(-1)
+            .tolist()
+        )
         found.enter(sum(map(int.__eq__, given, ids[-self.window :])) / self.window)

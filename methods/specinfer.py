@@ -1,7 +1,9 @@
-"""SpecInfer's token tree (Miao et al. 2024): an expansion configuration gives the children of each depth.
+"""SpecInfer's token tree (Miao et al. 2024): an expansion configuration gives the children of each
+depth.
 
-Children are drawn from the draft's distribution independently, so siblings may repeat a token; the walker tries each
-of them by that distribution (multi-step speculative sampling). At temperature 0 they are the draft's best tokens.
+Children are drawn from the draft's distribution independently, so siblings may repeat a token; the
+walker tries each of them by that distribution (multi-step speculative sampling). At temperature 0
+they are the draft's best tokens.
 """
 
 from __future__ import annotations
@@ -27,10 +29,16 @@ class SpecInfer(FixedTreeMethod):
         super().__post_init__()
         expansion = self.expansion
         if not expansion or min(expansion) < 1:
-            raise InputError(f"expansion={expansion}: expected a list of whole numbers of at least 1, one a depth")
+            raise InputError(
+                f"expansion={expansion}: expected a list of whole numbers of at least 1, one a"
+                " depth"
+            )
         if sum(accumulate(expansion, mul)) > MOST:
-            raise InputError(f"expansion={expansion}: makes more than {MOST} nodes; expected a smaller tree")
+            raise InputError(
+                f"expansion={expansion}: makes more than {MOST} nodes; expected a smaller tree"
+            )
         counts = [
-            [width] * above for width, above in zip(expansion, accumulate(expansion, mul, initial=1), strict=False)
+            [width] * above
+            for width, above in zip(expansion, accumulate(expansion, mul, initial=1), strict=False)
         ]
         self.plant(TreeShape.from_counts(counts, MOST), f"expansion={expansion}")

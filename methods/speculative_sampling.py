@@ -1,7 +1,8 @@
-"""Speculative sampling with a draft model (Leviathan et al. 2023; Chen et al. 2023): a small model drafts a chain.
+"""Speculative sampling with a draft model (Leviathan et al. 2023; Chen et al. 2023): a small model
+drafts a chain.
 
-At temperature 0 the chain is the draft's argmax; above, each token is drawn from the draft's own distribution, which
-the ratio test needs.
+At temperature 0 the chain is the draft's argmax; above, each token is drawn from the draft's own
+distribution, which the ratio test needs.
 """
 
 from __future__ import annotations

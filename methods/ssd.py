@@ -1,7 +1,9 @@
-"""Spacelike speculative decoding, SSD (TitanML's Takeoff, a blog post): draft from all requests served so far.
+"""Spacelike speculative decoding, SSD (TitanML's Takeoff, a blog post): draft from all requests
+served so far.
 
-Finished requests, prompt and answer, go to one ring buffer; a suffix array of it, rebuilt now and then, finds where the
-last tokens occurred before. The most frequent continuation there is the draft.
+Finished requests, prompt and answer, go to one ring buffer; a suffix array of it, rebuilt now and
+then, finds where the last tokens occurred before. The most frequent continuation there is the
+draft.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class _Reader(Drafter):
             return chain.to_draft(CACHE)
         if method.unseen == "none":
             return EMPTY
-        return Draft.chain([self._random.randrange(method.vocab) for _ in range(length)], source=RANDOM)
+        return Draft.chain(
+            [self._random.randrange(method.vocab) for _ in range(length)], source=RANDOM
+        )
 
     def finish(self, context: Sequence[int]) -> None:
         start = time.perf_counter()
@@ -64,7 +68,8 @@ class _Reader(Drafter):
         self._rebuild_s = time.perf_counter() - start
 
     def stats(self) -> dict[str, float]:
-        """At the request's start: cached_tokens, indexed_tokens of these in the array, stale_requests not in it.
+        """At the request's start: cached_tokens, indexed_tokens of these in the array,
+        stale_requests not in it.
 
         rebuild_ms: spent at the end. The others: see ``MatchCounts``.
         """
@@ -103,12 +108,15 @@ class Spacelike(Parameters, Method):
 
     def reset(self) -> None:
         self.close()
-        self.tokens = np.zeros(0, np.int32)  # of finished requests, the oldest first; replaced, never written to
+        # of finished requests, the oldest first; replaced, never written to
+        self.tokens = np.zeros(0, np.int32)
         self.array = SuffixArray.build(self.tokens)
         self.finished = self.indexed = self._building = 0
 
     def private(self) -> Method | None:
-        """Return a copy with its own tokens; None with a background build, which one thread makes for one array."""
+        """Return a copy with its own tokens; None with a background build, which one thread makes
+        for one array.
+        """
         return None if self.rebuild == "background" else super().private()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
@@ -117,7 +125,9 @@ class Spacelike(Parameters, Method):
 
     def remember(self, context: Sequence[int]) -> None:
         """A request ended: into the buffer, and into the array when a build is due."""
-        self.tokens = np.concatenate([self.tokens, np.array([*context, END], np.int32)])[-self.buffer_tokens :]
+        self.tokens = np.concatenate([self.tokens, np.array([*context, END], np.int32)])[
+            -self.buffer_tokens :
+        ]
         self.finished += 1
         if self.finished % self.rebuild_every:
             return
@@ -127,16 +137,24 @@ class Spacelike(Parameters, Method):
         built = self._take_built()
         if built is not None:
             self.array, self.indexed = built, self._building
-        self._pool = self._pool or ThreadPoolExecutor(1, "suffix-array")  # sorting does not hold the interpreter's lock
-        self._pending, self._building = self._pool.submit(SuffixArray.build, self.tokens), self.finished
+        # sorting does not hold the interpreter's lock
+        self._pool = self._pool or ThreadPoolExecutor(1, "suffix-array")
+        self._pending, self._building = (
+            self._pool.submit(SuffixArray.build, self.tokens),
+            self.finished,
+        )
 
     def _take_built(self) -> SuffixArray | None:
-        """Waits for the pending build, if there is one, and returns its array. Raises RuntimeError if it failed."""
+        """Waits for the pending build, if there is one, and returns its array. Raises RuntimeError
+        if it failed.
+        """
         pending, self._pending = self._pending, None
         try:
             return pending.result() if pending else None
         except Exception as error:
-            raise RuntimeError(f"the suffix array could not be rebuilt in the background: {error}") from error
+            raise RuntimeError(
+                f"the suffix array could not be rebuilt in the background: {error}"
+            ) from error
 
     def state_bytes(self) -> int:
         """Bytes of the buffer and of the suffix array with its own copy of it."""

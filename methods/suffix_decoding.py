@@ -1,11 +1,13 @@
-"""SuffixDecoding (Oliaro et al. 2024): draft the most frequent continuation in this request and earlier answers.
+"""SuffixDecoding (Oliaro et al. 2024): draft the most frequent continuation in this request and
+earlier answers.
 
-Two suffix trees count how often every string occurred: a local one of the request's prompt and answer, a global one of
-all answers. Every end of the context that a tree holds proposes its likeliest continuation, the longer the match the
-more of it; the one with the highest sum of estimated probabilities is the draft (section 4). A tree's nodes are stored
-as the states of a suffix automaton, which has at most two a token whatever the depth; each state's edges are listed by
-count, then by ``ties``, so that the likeliest continuation is the first. Probabilities are fractions of counts and
-compared as such, since many are equal.
+Two suffix trees count how often every string occurred: a local one of the request's prompt and
+answer, a global one of all answers. Every end of the context that a tree holds proposes its
+likeliest continuation, the longer the match the more of it; the one with the highest sum of
+estimated probabilities is the draft (section 4). A tree's nodes are stored as the states of a
+suffix automaton, which has at most two a token whatever the depth; each state's edges are listed by
+count, then by ``ties``, so that the likeliest continuation is the first. Probabilities are
+fractions of counts and compared as such, since many are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ import numpy as np
 
 from methods.parts.array_draft import ArrayDrafter, GrowingText, rate
 from methods.parts.parameters import KEPT, Parameters, count, number, probability
-from methods.parts.suffix_automaton import NONE, QUEUED, Arrays, allocate, grow, has_room, make_room, match, nbytes
+from methods.parts.suffix_automaton import (
+    NONE,
+    QUEUED,
+    Arrays,
+    allocate,
+    grow,
+    has_room,
+    make_room,
+    match,
+    nbytes,
+)
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
@@ -33,7 +45,8 @@ ROUNDING = 1e-6  # added before a length is cut to an integer, as in the authors
 class Limits(NamedTuple):
     """The limits of a draft: a match of m tokens drafts min(nodes, factor * m + offset) tokens.
 
-    least: probability of a node given its match. depth: of the tree. tree: also other children than the likeliest.
+    least: probability of a node given its match. depth: of the tree. tree: also other children than
+    the likeliest.
     """
 
     nodes: int
@@ -53,20 +66,23 @@ class Text(GrowingText):
 
 
 Ties = Literal["recent", "reference"]
-Best = tuple[int, int, int]  # nodes of the best draft, and its score: the sum of their counts, over those of the match
+# nodes of the best draft, and its score: the sum of their counts, over those of the match
+Best = tuple[int, int, int]
 NOTHING: Best = (0, 0, 1)
 
 
 class SuffixTree:
     """The number of occurrences of every string of some texts.
 
-    depth: longest string counted. tokens: the initial capacity [tokens]. ties: the order of children with equal counts.
+    depth: longest string counted. tokens: the initial capacity [tokens]. ties: the order of
+    children with equal counts.
     """
 
     def __init__(self, depth: int, tokens: int = 1024, ties: Ties = "recent") -> None:
         self.depth, self._ties = depth, ties
         self.texts: dict[Text, None] = {}
-        self._stretches: list[tuple[Text, int]] = []  # text and first token of what grew while no other text did
+        # text and first token of what grew while no other text did
+        self._stretches: list[tuple[Text, int]] = []
         self._allocate(tokens)
         self._gone = 0  # tokens of removed texts whose states are still there
 
@@ -101,7 +117,9 @@ class SuffixTree:
         self._grow(text.tokens, text.place, -1)
         text.place[:] = 0
         self._gone += text.length
-        kept_tokens = sum(kept.length for kept in self.texts) if self._gone > text.length else self._gone
+        kept_tokens = (
+            sum(kept.length for kept in self.texts) if self._gone > text.length else self._gone
+        )
         if self._gone > kept_tokens:
             self._rebuild(kept_tokens)
 
@@ -118,14 +136,32 @@ class SuffixTree:
             self._grow(piece, text.place, 1)
 
     def draft(
-        self, place: np.ndarray, new: int, limits: Limits, drafter: ArrayDrafter, source: int, best: Best = NOTHING
+        self,
+        place: np.ndarray,
+        new: int,
+        limits: Limits,
+        drafter: ArrayDrafter,
+        source: int,
+        best: Best = NOTHING,
     ) -> Best:
-        """Count the last ``new`` tokens of the drafter's text, and write the likeliest follower of one of its ends.
+        """Count the last ``new`` tokens of the drafter's text, and write the likeliest follower of
+        one of its ends.
 
-        place: of the text in this tree. best: of another tree's draft, which stays unless this one has a better score.
+        place: of the text in this tree. best: of another tree's draft, which stays unless this one
+        has a better score.
         """
         text = drafter.text
-        given = (place, text.stored, text.length, new, *limits, drafter.nodes, drafter.score, source, *best)
+        given = (
+            place,
+            text.stored,
+            text.length,
+            new,
+            *limits,
+            drafter.nodes,
+            drafter.score,
+            source,
+            *best,
+        )
         found: Best = draft(*self._arrays, *given)
         if found[0] < 0:
             self._arrays = make_room(self._arrays, new)
@@ -139,10 +175,11 @@ class SuffixTree:
 
 @njit(widen=True)
 def draft(
-    states, edges, slots, meta, place, stored, length, new, nodes, factor, offset, least, depth, tree, drafted, shares,
-    source, size, best, best_of,
+    states, edges, slots, meta, place, stored, length, new, nodes, factor, offset, least, depth,
+    tree, drafted, shares, source, size, best, best_of,
 ):  # fmt: skip
-    """Append and count the last ``new`` tokens of a text, then draft; see ``grow``, ``choose`` and ``rate``.
+    """Append and count the last ``new`` tokens of a text, then draft; see ``grow``, ``choose`` and
+    ``rate``.
 
     -1 nodes if the automaton must grow.
     """
@@ -151,7 +188,21 @@ def draft(
     grow(states, edges, slots, meta, stored[length - new : length], place, depth, 1)
     tokens = stored[max(0, length - depth) : length]
     found, total, of = choose(
-        states, edges, slots, meta, place, tokens, nodes, factor, offset, least, depth, tree, drafted, best, best_of
+        states,
+        edges,
+        slots,
+        meta,
+        place,
+        tokens,
+        nodes,
+        factor,
+        offset,
+        least,
+        depth,
+        tree,
+        drafted,
+        best,
+        best_of,
     )
     if found == 0:
         return size, best, best_of
@@ -161,18 +212,21 @@ def draft(
 
 @njit(widen=True)
 def choose(
-    states, edges, slots, meta, text, tokens, nodes, factor, offset, least, depth, tree, drafted, best, best_of
+    states, edges, slots, meta, text, tokens, nodes, factor, offset, least, depth, tree, drafted,
+    best, best_of
 ):  # fmt: skip
-    """Write the draft with the best score, of equals that of the longest match, if its score is above a given one.
+    """Write the draft with the best score, of equals that of the longest match, if its score is
+    above a given one.
 
-    A score is a sum of counts over the occurrences of the match: at first ``best`` over ``best_of``. A draft is at most
-    its ``room``, which does not grow as matches get shorter.
+    A score is a sum of counts over the occurrences of the match: at first ``best`` over
+    ``best_of``. A draft is at most its ``room``, which does not grow as matches get shorter.
 
-    text, tokens: see ``match``. nodes to tree: see ``Limits``. drafted: (3, nodes) tokens, parents, counts. Returns its
-    nodes, 0 if no score is above, and the best score's two numbers.
+    text, tokens: see ``match``. nodes to tree: see ``Limits``. drafted: (3, nodes) tokens, parents,
+    counts. Returns its nodes, 0 if no score is above, and the best score's two numbers.
     """
     matches = np.empty((depth, 3), np.int32)
-    kept, tried, size = np.empty((nodes + 1, 7), np.int32), np.empty((nodes + 1, 7), np.int32), 0  # row 0: the match
+    # row 0: the match
+    kept, tried, size = np.empty((nodes + 1, 7), np.int32), np.empty((nodes + 1, 7), np.int32), 0
     for row in range(match(Arrays(states, edges, slots, meta), text, tokens, matches)):
         state, shortest, length = np.int64(matches[row, 0]), matches[row, 1], matches[row, 2]
         while length >= shortest:
@@ -188,7 +242,8 @@ def choose(
             if total * best_of > best * of:
                 best, best_of, size = total, of, count
                 kept, tried = tried, kept
-            if levels >= room:  # the depth cut nothing, and shorter matches of the same state may draft no more
+            # the depth cut nothing, and shorter matches of the same state may draft no more
+            if levels >= room:
                 break
             length -= 1
     for node in range(size):
@@ -199,7 +254,9 @@ def choose(
 
 @njit(widen=True)
 def _fewest(of, least):
-    """The smallest count, 1 or more, that over ``of`` is ``least`` or more; rounded as 1 / 10 is, a tenth is 0.1."""
+    """The smallest count, 1 or more, that over ``of`` is ``least`` or more; rounded as 1 / 10 is, a
+    tenth is 0.1.
+    """
     count = max(1, int(least * of) - 1)
     while count / of < least:
         count += 1
@@ -208,11 +265,17 @@ def _fewest(of, least):
 
 @njit(widen=True)
 def _draft(states, edges, state, room, levels, least, tree, drafted):
-    """(nodes, sum of their counts) of a state's likeliest continuation, best first; at ties the earlier parent's.
+    """(nodes, sum of their counts) of a state's likeliest continuation, best first; at ties the
+    earlier parent's.
 
     least: smallest count of a node. tree: also other children than the first.
     """
-    drafted[0, STATE], drafted[0, LEVEL], drafted[0, COUNT], drafted[0, MIXED] = state, 0, states[state].count, NONE
+    drafted[0, STATE], drafted[0, LEVEL], drafted[0, COUNT], drafted[0, MIXED] = (
+        state,
+        0,
+        states[state].count,
+        NONE,
+    )
     _wait(states, edges, 0, states[state].head, levels, least, drafted)
     rows, total = 1, np.int64(0)
     while rows <= room:
@@ -304,7 +367,9 @@ class _Request(ArrayDrafter):
                 self._answers.remove(next(iter(texts)))
 
     def fill(self, context: Sequence[int], budget: int) -> int:
-        limits = self._limits if budget >= self._limits.nodes else self._limits._replace(nodes=budget)
+        limits = (
+            self._limits if budget >= self._limits.nodes else self._limits._replace(nodes=budget)
+        )
         self.text.follow(context)
         start, self._counted, answers = self._counted, len(context), self._answers
         new = self._counted - start
@@ -333,7 +398,9 @@ class SuffixDecoding(Parameters, Method):
     sources = ("local", "global")
 
     num_draft: int = count(16)
-    factor: float = number(1.0, lambda value: 0 <= value <= MOST, f"0 to {MOST}, as longer matches may not draft less")
+    factor: float = number(
+        1.0, lambda value: 0 <= value <= MOST, f"0 to {MOST}, as longer matches may not draft less"
+    )
     offset: float = number(0.0, lambda value: abs(value) <= MOST, f"-{MOST} to {MOST}")
     min_prob: float = probability(0.1)
     depth: int = count(64, low=2)
@@ -347,11 +414,13 @@ class SuffixDecoding(Parameters, Method):
         factor, offset, min_prob, depth = self.factor, self.offset, self.min_prob, self.depth
         if not factor * (depth - 1) + offset >= 1:
             raise InputError(
-                f"offset={offset}: with factor={factor} and depth={depth} no match may draft a token; expected"
-                f" factor * (depth - 1) + offset of at least 1"
+                f"offset={offset}: with factor={factor} and depth={depth} no match may draft a"
+                " token; expected factor * (depth - 1) + offset of at least 1"
             )
         tree = self.shape == "tree"
-        self.limits = Limits(self.num_draft, float(factor), float(offset), float(min_prob), depth, tree)
+        self.limits = Limits(
+            self.num_draft, float(factor), float(offset), float(min_prob), depth, tree
+        )
         self.answers = SuffixTree(depth, ties=self.ties) if self.global_tree else None
 
     def bind(self, target: Target) -> None:

@@ -1,8 +1,10 @@
-"""Token Recycling (Luo et al. 2025, "Turning Trash into Treasure"): a matrix of every token's last top-k successors.
+"""Token Recycling (Luo et al. 2025, "Turning Trash into Treasure"): a matrix of every token's last
+top-k successors.
 
-Each forward computes a distribution at every node, rejected ones too; their top-k are written back as the candidates
-of the node's token, and the next draft fills a static tree from them breadth first (section 3; the template of 80
-nodes is the authors' code's, `docs/methods/token_recycling.md`).
+Each forward computes a distribution at every node, rejected ones too; their top-k are written back
+as the candidates of the node's token, and the next draft fills a static tree from them breadth
+first (section 3; the template of 80 nodes is the authors' code's,
+`docs/methods/token_recycling.md`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,20 @@ from methods.parts.recycling import RecyclingMatrix, Update
 from methods.parts.tree_shape import SHARES, TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
-from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import (
+    MOST,
+    ROOT,
+    Draft,
+    InputError,
+    Needs,
+    Prefill,
+    Step,
+    require_count,
+    require_nodes,
+)
 
-REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels
+# github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels
+REFERENCE = (
     (8,),
     (8, 4, 3, 2, 1, 1, 1, 1),
     (8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0),
@@ -35,14 +48,17 @@ Path = tuple[int, ...]  # a node as the ranks on the way to it
 def reference_tree(nodes: int, depth: int, width: int) -> TreeShape:
     """The reference's tree brought to ``nodes`` nodes on exactly ``depth`` levels.
 
-    Taken in this order: the path of rank 0 down to ``depth``; the reference's nodes; all others. Within each the
-    likely ones first: a node is worth the product of its ranks' ``SHARES``, the reference's own estimate of what a
-    rank is worth (ranks beyond have share 1); of equal ones the shallower, then the lower ranks. A parent is worth
-    more than its children and a rank no less than the next, so every beginning of that order is a tree. width: the
-    most children a node may have. Raises InputError.
+    Taken in this order: the path of rank 0 down to ``depth``; the reference's nodes; all others.
+    Within each the likely ones first: a node is worth the product of its ranks' ``SHARES``, the
+    reference's own estimate of what a rank is worth (ranks beyond have share 1); of equal ones the
+    shallower, then the lower ranks. A parent is worth more than its children and a rank no less
+    than the next, so every beginning of that order is a tree. width: the most children a node may
+    have. Raises InputError.
     """
     if nodes < depth or depth < 1:
-        raise InputError(f"nodes={nodes}: expected at least depth={depth} nodes and 1 level, one node a level")
+        raise InputError(
+            f"nodes={nodes}: expected at least depth={depth} nodes and 1 level, one node a level"
+        )
     known: list[Path] = []  # the reference's nodes
     reference = TreeShape.from_counts(REFERENCE, len(SHARES))
     for parent, rank in zip(reference.parents, reference.ranks, strict=True):
@@ -64,7 +80,8 @@ def reference_tree(nodes: int, depth: int, width: int) -> TreeShape:
             heapq.heappush(waiting, order((*path[:-1], path[-1] + 1)))
     if len(chosen) < nodes:
         raise InputError(
-            f"nodes={nodes}: with depth={depth} and {width} candidates a node, a tree has at most {len(chosen)} nodes"
+            f"nodes={nodes}: with depth={depth} and {width} candidates a node, a tree has at most"
+            f" {len(chosen)} nodes"
         )
     ordered = sorted(chosen, key=lambda path: (len(path), path))
     place = {(): ROOT} | {path: node for node, path in enumerate(ordered)}
@@ -99,7 +116,10 @@ class TokenRecycling(Parameters, Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tree is None:
-            self.shape, self._given = reference_tree(self.nodes, self.depth, self.k), f"nodes={self.nodes}"
+            self.shape, self._given = (
+                reference_tree(self.nodes, self.depth, self.k),
+                f"nodes={self.nodes}",
+            )
         else:
             self.shape, self._given = TreeShape.from_counts(self.tree, self.k), "tree"
 
@@ -113,14 +133,17 @@ class TokenRecycling(Parameters, Method):
 
     def bind(self, target: Target) -> None:
         require_nodes(self._given, len(self.shape), target.max_nodes)
-        self.matrix = RecyclingMatrix(self.shape, self.k, self.update, target.vocab_size, target.device)
+        self.matrix = RecyclingMatrix(
+            self.shape, self.k, self.update, target.vocab_size, target.device
+        )
 
     def reset(self) -> None:
         """A cold matrix: every token's candidates are token 0, as in the reference."""
         self.matrix.clear()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Learn what follows the last prompt token, as the reference's first forward does, or every prompt token.
+        """Learn what follows the last prompt token, as the reference's first forward does, or every
+        prompt token.
 
         Where that token is given, its row comes with the first step.
         Prompt row i of ``prefill.topk`` holds what follows prompt token i.

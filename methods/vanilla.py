@@ -1,4 +1,6 @@
-"""Vanilla autoregressive decoding: the shared loop with an empty draft, the denominator of every speedup."""
+"""Vanilla autoregressive decoding: the shared loop with an empty draft, the denominator of every
+speedup.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """specbench: which speculative-decoding method makes this model faster, by how much, and why.
 
-``from specbench import run, load`` runs a comparison from Python, or reads one, with the same settings, directories and
-files as the command ``specbench run``. Both return a ``Result``, whose figures are data frames. ``import specbench``
-alone is light: pandas and torch are imported with the first call.
+``from specbench import run, load`` runs a comparison from Python, or reads one, with the same
+settings, directories and files as the command ``specbench run``. Both return a ``Result``, whose
+figures are data frames. ``import specbench`` alone is light: pandas and torch are imported with the
+first call.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ __all__ = ["Result", "__version__", "load", "run"]
 class Result:
     """A finished run.
 
-    path: its directory. findings: all figures of its report, as the notebooks use them. code: the exit code of the
-    command: 1 where a method failed or tokens are not the target's; None for a run that was read.
+    path: its directory. findings: all figures of its report, as the notebooks use them. code: the
+    exit code of the command: 1 where a method failed or tokens are not the target's; None for a run
+    that was read.
     """
 
     path: Path
@@ -36,7 +38,9 @@ class Result:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """The rows of ``summary.csv``: one per category and method; ``category`` is ``overall`` for all cases."""
+        """The rows of ``summary.csv``: one per category and method; ``category`` is ``overall`` for
+        all cases.
+        """
         return self.findings.summary
 
     @property
@@ -48,7 +52,8 @@ class Result:
 
     @property
     def cases(self) -> pd.DataFrame:
-        """One row per case, method and round: tokens, steps, MAT, seconds and speedup; blank where the case failed.
+        """One row per case, method and round: tokens, steps, MAT, seconds and speedup; blank where
+        the case failed.
 
         The speedup is over vanilla in the same case and round, blank where a run has none.
         """
@@ -61,8 +66,14 @@ class Result:
             claimed = entry.facts.timed and not entry.facts.time_only
             for record in entry.run.records:
                 ok, turns = record.status == "ok", record.turns
-                steps, accepted = sum(len(turn.accept) for turn in turns), sum(sum(turn.accept) for turn in turns)
-                tokens, seconds = sum(len(turn.ids) for turn in turns), sum(turn.wall_s for turn in turns)
+                steps, accepted = (
+                    sum(len(turn.accept) for turn in turns),
+                    sum(sum(turn.accept) for turn in turns),
+                )
+                tokens, seconds = (
+                    sum(len(turn.ids) for turn in turns),
+                    sum(turn.wall_s for turn in turns),
+                )
                 paced = ok and tokens and claimed and record.method not in entry.facts.unaccepted
                 figures = {
                     "tokens": tokens,
@@ -73,13 +84,25 @@ class Result:
                 named = {"case": record.case, "category": record.category, "method": record.method}
                 about = {**named, "round": record.round, "ok": ok}
                 pace = seconds / tokens if paced else math.nan
-                rows.append({**about, **(figures if ok else dict.fromkeys(figures)), "run": number, "pace": pace})
+                rows.append(
+                    {
+                        **about,
+                        **(figures if ok else dict.fromkeys(figures)),
+                        "run": number,
+                        "pace": pace,
+                    }
+                )
         found = pd.DataFrame(rows)
         if found.empty:
             return found
         places = ["run", "case", "round"]
-        vanilla = found[found["method"] == VANILLA].drop_duplicates(places).set_index(places)["pace"]
-        speedup = vanilla.reindex(pd.MultiIndex.from_frame(found[places])).to_numpy(dtype=float) / found["pace"]
+        vanilla = (
+            found[found["method"] == VANILLA].drop_duplicates(places).set_index(places)["pace"]
+        )
+        speedup = (
+            vanilla.reindex(pd.MultiIndex.from_frame(found[places])).to_numpy(dtype=float)
+            / found["pace"]
+        )
         return found.assign(speedup=speedup).drop(columns=["run", "pace"])
 
 
@@ -99,7 +122,8 @@ def load(path: str | Path) -> Result:
 
 
 def run(*settings: str) -> Result:
-    """Do what ``specbench run SETTINGS`` does, with its display and report; an earlier call is continued.
+    """Do what ``specbench run SETTINGS`` does, with its display and report; an earlier call is
+    continued.
 
     Raises:
         InputError: The settings cannot be run.
@@ -108,7 +132,10 @@ def run(*settings: str) -> Result:
     from specbench.input import InputError, require_directory
 
     if wrong := [each for each in settings if not isinstance(each, str)]:
-        raise InputError(f"run({wrong[0]!r}): expected settings, each a text, as in run('model=tiny', 'method=[pld]')")
+        raise InputError(
+            f"run({wrong[0]!r}): expected settings, each a text, as in run('model=tiny',"
+            " 'method=[pld]')"
+        )
     require_directory()
     from specbench.runs.job import job_at
     from specbench.runs.launch import run_job

@@ -1,6 +1,8 @@
-"""Input from users: files of JSON lines checked against a schema, constraints of settings, and the error they raise.
+"""Input from users: files of JSON lines checked against a schema, constraints of settings, and the
+error they raise.
 
-Lines are split on the newline byte alone, because a JSON string may contain other line separators (U+2028).
+Lines are split on the newline byte alone, because a JSON string may contain other line separators
+(U+2028).
 """
 
 from __future__ import annotations
@@ -30,12 +32,19 @@ from pydantic_core import from_json
 
 _T = TypeVar("_T")
 _MARK = b"\xef\xbb\xbf"  # the byte order mark
-_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
-_TYPE = re.compile(r"(constrained-)?(str|int|float|bool)|(list|dict)\[.*\]")  # in a path, after an entry of several
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+}
+# in a path, after an entry of several
+_TYPE = re.compile(r"(constrained-)?(str|int|float|bool)|(list|dict)\[.*\]")
 _KERNEL = ("/proc/", "/sys/")
 _HEAD = 1 << 26  # [bytes] in which an output has its mark
 _LONGEST_LINE = 1 << 30  # [bytes]
-MOST_TIMES, ALWAYS = 100, 64 << 20  # times a packed file's size, which text never reaches; [bytes] allowed for any file
+# times a packed file's size, which text never reaches; [bytes] allowed for any file
+MOST_TIMES, ALWAYS = 100, 64 << 20
 _SHOWN = 40  # characters of a wrong value
 LONGEST_PART = 255  # [bytes] of a file's name
 _LARGE_JSON = 1 << 20  # [bytes]
@@ -43,15 +52,21 @@ _LONGEST_SHOWN = 60  # characters of a path
 
 
 class InputError(ValueError):
-    """Bad input from the user: the message names the thing, what was got, what was expected, and the fix."""
+    """Bad input from the user: the message names the thing, what was got, what was expected, and
+    the fix.
+    """
 
 
 def refuse_name(text: str, what: str) -> None:
-    """Raise InputError for a text that no file system takes as a path. what: in front of it in the message."""
+    """Raise InputError for a text that no file system takes as a path. what: in front of it in the
+    message.
+    """
     shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
     longest = max(len(part.encode(errors="surrogatepass")) for part in text.split("/"))
     if longest > LONGEST_PART:
-        raise InputError(f"{what}{shown}: a name of {longest} bytes; expected at most {LONGEST_PART}")
+        raise InputError(
+            f"{what}{shown}: a name of {longest} bytes; expected at most {LONGEST_PART}"
+        )
     if re.search("[\0\ud800-\udfff]", text):
         raise InputError(f"{what}{shown!a}: contains NUL or is not UTF-8; expected text without")
     if text.startswith("~") and os.path.expanduser(text) == text:  # noqa: PTH111 (a Path raises)
@@ -59,7 +74,9 @@ def refuse_name(text: str, what: str) -> None:
 
 
 def file_path(text: str) -> Path:
-    """The path that an option of a command names, for argparse. Raises ArgumentTypeError for a text that is none."""
+    """The path that an option of a command names, for argparse. Raises ArgumentTypeError for a text
+    that is none.
+    """
     try:
         refuse_name(text, "")
     except InputError as error:
@@ -70,7 +87,8 @@ def file_path(text: str) -> Path:
 
 
 def read_file(path: Path, what: str, fix: str, most: int | None = None) -> bytes:
-    """The bytes that a regular file has now: a pipe might never end. Raises InputError, with ``what`` before the path.
+    """The bytes that a regular file has now: a pipe might never end. Raises InputError, with
+    ``what`` before the path.
 
     most: the largest size [bytes], by default a quarter of the machine's memory.
     """
@@ -81,7 +99,8 @@ def read_file(path: Path, what: str, fix: str, most: int | None = None) -> bytes
 
 
 def read_lines(path: Path, what: str, fix: str, rest: bool = False) -> Iterator[bytes]:
-    """The lines of a regular file with their newlines; a last one without a newline was cut, and is left out.
+    """The lines of a regular file with their newlines; a last one without a newline was cut, and is
+    left out.
 
     rest: also that one, in a file of another program.
     """
@@ -93,12 +112,16 @@ def read_lines(path: Path, what: str, fix: str, rest: bool = False) -> Iterator[
 
 
 def unpack_gzip(raw: bytes, where: str, fix: str) -> bytes:
-    """The content of a gzip file. Raises InputError for a damaged one, and for one that would fill the memory."""
+    """The content of a gzip file. Raises InputError for a damaged one, and for one that would fill
+    the memory.
+    """
     most = max(MOST_TIMES * len(raw), ALWAYS)
     try:
         unpacked = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{where} is a damaged gzip file ({error}): fetch or pack it again.") from None
+        raise InputError(
+            f"{where} is a damaged gzip file ({error}): fetch or pack it again."
+        ) from None
     if len(unpacked) > most:
         raise InputError(f"{where}: unpacks to more than {MOST_TIMES} times its size; {fix}")
     return unpacked
@@ -131,7 +154,9 @@ def require_directory() -> None:
     try:
         Path.cwd()
     except FileNotFoundError as error:
-        raise InputError("the working directory was deleted: expected one that exists; change to it (cd)") from error
+        raise InputError(
+            "the working directory was deleted: expected one that exists; change to it (cd)"
+        ) from error
 
 
 def refuse_irregular(path: Path, what: str, fix: str) -> None:
@@ -144,7 +169,9 @@ def refuse_irregular(path: Path, what: str, fix: str) -> None:
 
 
 def refuse_foreign(path: Path, mark: bytes, fix: str) -> None:
-    """Raise InputError for an output that exists and lacks ``mark`` near its begin: it is no earlier one of ours."""
+    """Raise InputError for an output that exists and lacks ``mark`` near its begin: it is no
+    earlier one of ours.
+    """
     if not path.exists():
         return
     refuse_irregular(path, "", fix)
@@ -162,7 +189,9 @@ def numbered_lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def decode_text(text: bytes, where: str) -> str:
-    """Bytes of a line or a file as text, without a byte order mark. where: for the InputError if they are not UTF-8."""
+    """Bytes of a line or a file as text, without a byte order mark. where: for the InputError if
+    they are not UTF-8.
+    """
     try:
         return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -171,12 +200,15 @@ def decode_text(text: bytes, where: str) -> str:
         line = f", line {above + 1}" if b"\n" in text.rstrip(b"\n") else ""  # of a file
         byte = start - text.rfind(b"\n", 0, start) - 1
         raise InputError(
-            f"{where}{line}: not UTF-8 (byte {byte} of the line is 0x{text[start]:02x}): save the file as UTF-8."
+            f"{where}{line}: not UTF-8 (byte {byte} of the line is 0x{text[start]:02x}): save the"
+            " file as UTF-8."
         ) from None
 
 
 def parse_json(text: bytes, where: str, fix: str) -> Any:
-    """The value of a JSON text without NaN, infinity, half a surrogate pair or a repeated key. Raises InputError."""
+    """The value of a JSON text without NaN, infinity, half a surrogate pair or a repeated key.
+    Raises InputError.
+    """
     try:
         value = from_json(text, allow_inf_nan=False)
     except ValueError as error:
@@ -188,7 +220,9 @@ def parse_json(text: bytes, where: str, fix: str) -> Any:
 
 
 def refuse_repeated_keys(text: bytes, where: str) -> None:
-    """Raise InputError for a valid JSON text in which an object has a key twice, of which a parser keeps the last."""
+    """Raise InputError for a valid JSON text in which an object has a key twice, of which a parser
+    keeps the last.
+    """
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         keys = [key for key, _ in pairs]
@@ -196,14 +230,17 @@ def refuse_repeated_keys(text: bytes, where: str) -> None:
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InputError(f"{where}: has {twice!r} twice in one object; expected each key once")
 
-    json.loads(text, object_pairs_hook=check, parse_int=str)  # Python refuses an int of 4,300 digits
+    # Python refuses an int of 4,300 digits
+    json.loads(text, object_pairs_hook=check, parse_int=str)
 
 
 _adapter_of = functools.cache(TypeAdapter)  # building one takes milliseconds
 
 
 def parse_as(schema: type[_T] | TypeAdapter[_T], text: bytes, where: str, fix: str) -> _T:
-    """A JSON text as what a schema describes. Raises InputError naming the first entry that does not fit."""
+    """A JSON text as what a schema describes. Raises InputError naming the first entry that does
+    not fit.
+    """
     large = len(text) > _LARGE_JSON and not isinstance(schema, TypeAdapter)
     if large and text[:16].lstrip().startswith(b"["):  # as Python's objects it takes gigabytes
         got = cut(text[: 2 * _SHOWN].decode(errors="replace"))
@@ -226,7 +263,11 @@ def describe(error: ValidationError) -> str:
         return f"{entry} is missing"
     got = cut(repr(found["input"]))
     reason = found["msg"]
-    detail = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
+    detail = (
+        f", which{reason.removeprefix('Input')}"
+        if reason.startswith("Input should")
+        else f": {reason}"
+    )
     return f"{entry or 'it'} is {got}{detail}"
 
 
@@ -236,7 +277,9 @@ def cut(value: str) -> str:
 
 
 def must(fits: Callable[[Any], bool], expected: str) -> AfterValidator:
-    """A constraint of a setting's type. fits: whether a value is allowed; null always is. expected: for the message."""
+    """A constraint of a setting's type. fits: whether a value is allowed; null always is. expected:
+    for the message.
+    """
 
     def check(value: Any) -> Any:
         if value is not None and not fits(value):
@@ -255,20 +298,25 @@ def within(low: float, high: float | None = None) -> AfterValidator:
     """A constraint: a finite number within these bounds."""
 
     def check(value: float | None) -> float | None:
-        if value is None or (math.isfinite(value) and low <= value and (high is None or value <= high)):
+        if value is None or (
+            math.isfinite(value) and low <= value and (high is None or value <= high)
+        ):
             return value
         upper = f" and at most {high}" if high is not None else ""
-        raise ValueError(f"expected {'' if math.isfinite(value) else 'a finite number of '}at least {low}{upper}")
+        raise ValueError(
+            f"expected {'' if math.isfinite(value) else 'a finite number of '}at least {low}{upper}"
+        )
 
     return AfterValidator(check)
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The condition under which a setting has an effect, next to its type; a setting may have several.
+    """The condition under which a setting has an effect, next to its type; a setting may have
+    several.
 
-    key: the setting that decides. fits: (settings of the run, the setting's own key) -> whether the condition is met.
-    needs: what would meet it, for the message.
+    key: the setting that decides. fits: (settings of the run, the setting's own key) -> whether the
+    condition is met. needs: what would meet it, for the message.
     """
 
     key: str
@@ -293,18 +341,24 @@ def counts(text: str) -> tuple[int, ...]:
     """'8,1,8' -> (1, 8), of a command line: each once, from 1."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"0*[1-9][0-9]{0,5}", part) for part in parts):
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected whole numbers from 1 to 999999, such as 1,8,32,128")
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; expected whole numbers from 1 to 999999, such as 1,8,32,128"
+        )
     return tuple(sorted({int(part) for part in parts}))
 
 
 _WAIT_S = 5
 _HTTPS = 443
-_FETCH = "so only the local cache is read: fetch it where there is network (specbench fetch SETTINGS)"
+_FETCH = (
+    "so only the local cache is read: fetch it where there is network (specbench fetch SETTINGS)"
+)
 
 
 @functools.cache
 def refuse_network() -> str:
-    """Why the hub is not asked, '' if it is. One that cannot be reached is switched off, as by HF_HUB_OFFLINE."""
+    """Why the hub is not asked, '' if it is. One that cannot be reached is switched off, as by
+    HF_HUB_OFFLINE.
+    """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:

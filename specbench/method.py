@@ -1,8 +1,10 @@
-"""The interface that every drafting method implements: ``Method`` and ``Drafter``, which only propose tokens.
+"""The interface that every drafting method implements: ``Method`` and ``Drafter``, which only
+propose tokens.
 
-The harness owns the target, its KV cache, masks and positions, verification, the stop rule, token counting, clocks
-and random numbers. Two objects because there are two lifetimes: a ``Method`` lives across requests (weights, tables,
-what was learned), a ``Drafter`` is the state of ONE request and is dropped at its end, so it cannot leak.
+The harness owns the target, its KV cache, masks and positions, verification, the stop rule, token
+counting, clocks and random numbers. Two objects because there are two lifetimes: a ``Method`` lives
+across requests (weights, tables, what was learned), a ``Drafter`` is the state of ONE request and
+is dropped at its end, so it cannot leak.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DraftLevel:
-    """The newest level of a draft, as a policy of draft lengths sees it; None is what the drafter does not know.
+    """The newest level of a draft, as a policy of draft lengths sees it; None is what the drafter
+    does not know.
 
-    following: probability that the next level's token is accepted where the path is, of a drafter trained to say so
-    before that token is chosen.
+    following: probability that the next level's token is accepted where the path is, of a drafter
+    trained to say so before that token is chosen.
     """
 
     depth: int  # levels so far
@@ -37,35 +40,40 @@ class DraftLevel:
     following: float | Tensor | None = None
 
 
-GoesOn = Callable[[DraftLevel], bool]  # asked between two levels of a draft: whether it gets another one
+# asked between two levels of a draft: whether it gets another one
+GoesOn = Callable[[DraftLevel], bool]
 
 
 class Drafter(ABC):
     """The state of one request; several may exist concurrently.
 
-    goes_on: the run's policy of draft lengths, which a drafter asks that drafts level by level; None = as it wants. A
-    draft that was not cut on the way is cut behind it (``specbench.decode.lengths``).
+    goes_on: the run's policy of draft lengths, which a drafter asks that drafts level by level;
+    None = as it wants. A draft that was not cut on the way is cut behind it
+    (``specbench.decode.lengths``).
     """
 
     goes_on: GoesOn | None = None
 
     @abstractmethod
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        """Draft the tokens that may follow ``context`` (prompt and emitted ids; its last one is the root).
+        """Draft the tokens that may follow ``context`` (prompt and emitted ids; its last one is the
+        root).
 
-        context: (T,) read-only. budget: the most nodes that the draft may have; below the method's size, the
-        likeliest ones. An empty draft is legal.
+        context: (T,) read-only. budget: the most nodes that the draft may have; below the method's
+        size, the likeliest ones. An empty draft is legal.
         """
 
     def launch(self) -> None:
-        """Start to draft on while the target verifies what was proposed, and return; only with ``Needs.concurrent``."""
+        """Start to draft on while the target verifies what was proposed, and return; only with
+        ``Needs.concurrent``.
+        """
 
     def join(self) -> Draft | None:
         """Wait for what ``launch`` started; only with ``Needs.concurrent``.
 
-        It may return a late chain that continues the proposed chain. Where the whole draft is accepted, the late
-        chain's first token is verified too; if accepted, it is the last emitted token (``Step.late``). The drafter may
-        propose the rest in the next step.
+        It may return a late chain that continues the proposed chain. Where the whole draft is
+        accepted, the late chain's first token is verified too; if accepted, it is the last emitted
+        token (``Step.late``). The drafter may propose the rest in the next step.
         """
         return None
 
@@ -81,7 +89,9 @@ class Drafter(ABC):
 
 
 class DraftForward(Protocol):
-    """A forward of a model that drafts, which a drafter waits for. owner: runs forwards of several requests at once."""
+    """A forward of a model that drafts, which a drafter waits for. owner: runs forwards of several
+    requests at once.
+    """
 
     @property
     def owner(self) -> ForwardOwner:
@@ -125,30 +135,40 @@ def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
 
 
 class Method(ABC):
-    """The part of a method that lives across requests. Subclasses override what they need; only ``begin`` is required.
+    """The part of a method that lives across requests. Subclasses override what they need; only
+    ``begin`` is required.
 
-    Order: constructor, check, bind, reset, then begin per request, reset as the policy requires, close.
+    Order: constructor, check, bind, reset, then begin per request, reset as the policy requires,
+    close.
     """
 
     lossless: bool = True
-    draws: bool = False  # at temperature > 0 its nodes are drawn (``Draft.probs``): vanilla's distribution, other ids
+    # at temperature > 0 its nodes are drawn (``Draft.probs``): vanilla's distribution, other ids
+    draws: bool = False
     by_node: bool = (
-        False  # it reads a step by the numbers of its own draft's nodes, so it cannot be a member of a hybrid
+        # it reads a step by the numbers of its own draft's nodes, so it cannot be a member of a
+        # hybrid
+        False
     )
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
     vocabulary: frozenset[int] | None = (
         None  # the ids that it can draft, where that is known after ``bind``; None = all
     )
-    learned: tuple[str, ...] = ()  # names of the attributes that requests teach and ``reset`` empties
+    # names of the attributes that requests teach and ``reset`` empties
+    learned: tuple[str, ...] = ()
 
     @property
     def needs(self) -> Needs:
-        """The data that every forward must return; read after ``bind``, so it may depend on the target."""
+        """The data that every forward must return; read after ``bind``, so it may depend on the
+        target.
+        """
         return Needs()
 
     @property
     def pauses(self) -> bool:
-        """True if drafters can skip steps and observe them later as one step (``Budgets.share``)."""
+        """True if drafters can skip steps and observe them later as one step
+        (``Budgets.share``).
+        """
         return not (self.needs.read_topk or self.needs.concurrent)
 
     @property
@@ -164,21 +184,25 @@ class Method(ABC):
     def check(self, model: ModelCard) -> None:
         """Check the target's card before any weights are read.
 
-        Raises InputError when the two do not fit; the message begins with the setting (``draft=x: ...``); the harness
-        puts the method's name in front of it.
+        Raises InputError when the two do not fit; the message begins with the setting (``draft=x:
+        ...``); the harness puts the method's name in front of it.
         """
 
     def bind(self, target: Target) -> None:
         """Take the target, load weights; once a run. Raises InputError when the two do not fit."""
 
     def reset(self) -> None:
-        """Forget what was learned from requests; called after bind, then as the reset policy requires."""
+        """Forget what was learned from requests; called after bind, then as the reset policy
+        requires.
+        """
 
     def private(self) -> Method | None:
-        """Return this method with its own ``learned`` and the rest shared, for one of several concurrent requests.
+        """Return this method with its own ``learned`` and the rest shared, for one of several
+        concurrent requests.
 
-        Itself where nothing is learned; None if its requests must be served one after the other, as those of a method
-        that has a ``reset`` and no ``learned``. Call ``reset`` on it, and never ``close``.
+        Itself where nothing is learned; None if its requests must be served one after the other, as
+        those of a method that has a ``reset`` and no ``learned``. Call ``reset`` on it, and never
+        ``close``.
         """
         if not self.learned:
             return self if type(self).reset is Method.reset else None
@@ -192,7 +216,9 @@ class Method(ABC):
         """A request (one turn) starts. seed: the drafter's own, independent of the verifier's."""
 
     def figures(self, drafter: Drafter, ids: Sequence[int]) -> dict[str, float]:
-        """Return the figures of a request; in_vocabulary: share of its emitted ``ids`` that could be drafted."""
+        """Return the figures of a request; in_vocabulary: share of its emitted ``ids`` that could
+        be drafted.
+        """
         own = {name: float(value) for name, value in drafter.stats().items()}
         if self.vocabulary is None or not ids:
             return own
@@ -203,10 +229,13 @@ class Method(ABC):
         return 0
 
     def close(self) -> None:
-        """Release what ``bind`` took; also called where a bind failed, this method's or another's."""
+        """Release what ``bind`` took; also called where a bind failed, this method's or
+        another's.
+        """
 
 
-# The function by which a peer reports the ids that a forward of the target emitted. True: the request has ended.
+# The function by which a peer reports the ids that a forward of the target emitted. True: the
+# request has ended.
 Emit = Callable[[Sequence[int]], bool]
 
 
@@ -222,12 +251,15 @@ class Settled:
 class Peer(Method):
     """A method with its own decoding loop (HF ``generate``), outside the shared runtime.
 
-    The harness still counts, cuts and times its tokens: ``decode`` reports every forward's ids through ``emit``.
+    The harness still counts, cuts and times its tokens: ``decode`` reports every forward's ids
+    through ``emit``.
     """
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Refuse: a peer has no drafter. Raises NotImplementedError."""
-        raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
+        raise NotImplementedError(
+            f"{type(self).__name__} has its own decoding loop; the harness calls decode()"
+        )
 
     def private(self) -> Method | None:
         """Return None: its loop decodes one request."""
@@ -239,13 +271,17 @@ class Peer(Method):
 
     @abstractmethod
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
-        """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's token."""
+        """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's
+        token.
+        """
 
 
 class Remote(Peer):
-    """A method on a remote server: it needs no weights here, and answers several requests concurrently.
+    """A method on a remote server: it needs no weights here, and answers several requests
+    concurrently.
 
-    synthetic: how the server reports that it draws acceptance from a table; '' if it does not report this.
+    synthetic: how the server reports that it draws acceptance from a table; '' if it does not
+    report this.
     """
 
     synthetic: str = ""
@@ -260,19 +296,37 @@ class Remote(Peer):
 
     @abstractmethod
     async def answer(
-        self, prompt: Sequence[int], limit: int, seed: int, emit: Emit, conversation: Mapping[str, Any]
+        self,
+        prompt: Sequence[int],
+        limit: int,
+        seed: int,
+        emit: Emit,
+        conversation: Mapping[str, Any],
     ) -> Callable[[], Settled]:
-        """Send one request; see ``decode``. Returns a function that returns ids and steps, called outside the clock."""
+        """Send one request; see ``decode``. Returns a function that returns ids and steps, called
+        outside the clock.
+        """
 
     async def gauges(self) -> Mapping[str, float]:
-        """Figures that the server reports of itself now, by name, such as the requests that wait; empty without any."""
+        """Figures that the server reports of itself now, by name, such as the requests that wait;
+        empty without any.
+        """
         return {}
 
     def decode(
-        self, prompt: Sequence[int], limit: int, seed: int, emit: Emit, conversation: Mapping[str, Any] | None = None
+        self,
+        prompt: Sequence[int],
+        limit: int,
+        seed: int,
+        emit: Emit,
+        conversation: Mapping[str, Any] | None = None,
     ) -> None:
-        """See ``Peer``. conversation: of which the prompt was written, in the fields of OpenAI's chat completions."""
-        self.settle: Callable[[], Settled] = self.run(self.answer(prompt, limit, seed, emit, conversation or {}))
+        """See ``Peer``. conversation: of which the prompt was written, in the fields of OpenAI's
+        chat completions.
+        """
+        self.settle: Callable[[], Settled] = self.run(
+            self.answer(prompt, limit, seed, emit, conversation or {})
+        )
 
     def private(self) -> Method:
         """Itself: no request leaves anything in it."""
@@ -284,4 +338,6 @@ class Remote(Peer):
 
     @abstractmethod
     def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
-        """The difference [nats] of two tokens' log-probabilities after ``context``; None if not reported."""
+        """The difference [nats] of two tokens' log-probabilities after ``context``; None if not
+        reported.
+        """

@@ -1,4 +1,6 @@
-"""Makes names of methods, models and categories, which are untrusted, safe as parts of paths and of printed texts."""
+"""Makes names of methods, models and categories, which are untrusted, safe as parts of paths and of
+printed texts.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,13 @@ VERSION = "0.1.0"  # of specbench
 _NOT_IN_PATHS = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]+|^[.\s-]+|[.\s]+$')
 _LONGEST_BYTES = 80  # a file's name has several such parts and at most 255 bytes
 _DIGITS = 8
-# Control characters, those that turn the direction of writing, and halves of characters; lines may end.
+# Control characters, those that turn the direction of writing, and halves of characters; lines may
+# end.
 _USER = re.compile(r"(?<=://)(?:[^\s/@]*:\S*@|[^\s/@]+@)")  # of a URL; a password may have a slash
 _QUERY = re.compile(r"\?[\w-]+=[^\s'\")]*")
-_HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_HIDDEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def file_name(name: str) -> str:
@@ -28,7 +33,8 @@ def file_name(name: str) -> str:
     found = _NOT_IN_PATHS.sub("_", name).encode()[:_LONGEST_BYTES].decode(errors="ignore")
     if found == name != "":
         return name
-    return f"{found or '_'}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:_DIGITS]}"
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
+    return f"{found or '_'}-{digest[:_DIGITS]}"
 
 
 def comment(lines: Iterable[str]) -> str:
@@ -37,14 +43,18 @@ def comment(lines: Iterable[str]) -> str:
 
 
 def suite_name(path: str) -> str:
-    """The default name of a suite: that of its file, with the ending, since p.jsonl and p.csv may both exist."""
+    """The default name of a suite: that of its file, with the ending, since p.jsonl and p.csv may
+    both exist.
+    """
     return Path(path).name or "suite"
 
 
 def near(word: str, known: Sequence[str]) -> str:
     """``did you mean X? there are: ...`` for a word that is not among the known ones."""
     close = difflib.get_close_matches(word, known, 1)
-    return (f"did you mean {close[0]}? " if close else "") + f"there are: {', '.join(known) or 'none'}"
+    return (
+        f"did you mean {close[0]}? " if close else ""
+    ) + f"there are: {', '.join(known) or 'none'}"
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,6 @@
-"""The end and the output of a command: exit codes, the message of an error, progress, signals, a closed terminal."""
+"""The end and the output of a command: exit codes, the message of an error, progress, signals, a
+closed terminal.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +21,38 @@ from rich.text import Text
 
 from specbench.names import hide_secrets, printable
 
-# Exit codes of every command. FAILED: a method without a decoded case, violations in float32 or float64, a full disk, a
-# lost rank, a failed job, a report that could not be sent. USAGE: wrong input.
+# Exit codes of every command. FAILED: a method without a decoded case, violations in float32 or
+# float64, a full disk, a lost rank, a failed job, a report that could not be sent. USAGE: wrong
+# input.
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a disk that was writable before
+# errors of a disk that was writable before
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 LONGEST_WORD, LONGEST_MESSAGE = 400, 1800  # [characters] of an error
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
-ENDING = ("SIGTERM", "SIGHUP")  # a scheduler's and a closed terminal's; the latter is not everywhere
+# a scheduler's and a closed terminal's; the latter is not everywhere
+ENDING = ("SIGTERM", "SIGHUP")
 
 
 def _shorten(text: str, most: int) -> str:
     """A text without its middle if it is longer than ``most`` characters."""
     half = most // 3
-    return text if len(text) <= most else f"{text[:half]}...({len(text)} characters)...{text[-half:]}"
+    return (
+        text if len(text) <= most else f"{text[:half]}...({len(text)} characters)...{text[-half:]}"
+    )
 
 
 def fail(message: str, program: str = "specbench") -> int:
-    """Print what is wrong with the input of a program, without the middle of what is long; returns the exit code."""
+    """Print what is wrong with the input of a program, without the middle of what is long; returns
+    the exit code.
+    """
     print(printable(f"{program}: error: {shorten(message)}"), file=sys.stderr)
     return USAGE
 
 
 def name_unwritten(error: OSError) -> str:
-    """Returns 'FILE: ' of an error of writing, for standard output if it takes no line, '' if it is unknown."""
+    """Returns 'FILE: ' of an error of writing, for standard output if it takes no line, '' if it is
+    unknown.
+    """
     if error.filename is None:
         try:
             print(flush=True)
@@ -51,7 +62,9 @@ def name_unwritten(error: OSError) -> str:
 
 
 def shorten(message: str) -> str:
-    """A message without keys in its URLs, and without the middle of its long words and of itself."""
+    """A message without keys in its URLs, and without the middle of its long words and of
+    itself.
+    """
     return _shorten(shorten_words(hide_secrets(message)), LONGEST_MESSAGE)
 
 
@@ -75,7 +88,8 @@ class Screen(Console):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-LOADING = "specbench.loading"  # name of the log of the steps of loading, which a run's display shows
+# name of the log of the steps of loading, which a run's display shows
+LOADING = "specbench.loading"
 
 
 @contextlib.contextmanager
@@ -98,16 +112,23 @@ def forwarding(show: Callable[[str], None], module: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def showing(console: Console, what: str, module: str) -> Iterator[None]:
-    """Show ``what`` is done: on a terminal with what ``module`` logs, until it ends; else in one line."""
+    """Show ``what`` is done: on a terminal with what ``module`` logs, until it ends; else in one
+    line.
+    """
     if not console.is_terminal:
         console.print(Text(what))
-    with console.status(Text(what)) as status, forwarding(lambda text: status.update(Text(f"{what}: {text}")), module):
+    with (
+        console.status(Text(what)) as status,
+        forwarding(lambda text: status.update(Text(f"{what}: {text}")), module),
+    ):
         yield
 
 
 @contextlib.contextmanager
 def ending_as_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP end what runs inside as Ctrl-C does; one that is ignored (nohup) stays so."""
+    """SIGTERM and SIGHUP end what runs inside as Ctrl-C does; one that is ignored (nohup) stays
+    so.
+    """
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

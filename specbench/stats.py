@@ -1,11 +1,13 @@
 """The statistics of a benchmark run: pure functions on arrays with one entry per case.
 
-Two intervals that must never be mixed. *Prompts like these*: cases are resampled, so the interval says how far the
-figure would move on other prompts of the same kind; every table prints this one. *This suite re-timed*: the noise of
-the clock alone, seen by timing the same work twice (the A/A control); only the control uses it.
+Two intervals that must never be mixed. *Prompts like these*: cases are resampled, so the interval
+says how far the figure would move on other prompts of the same kind; every table prints this one.
+*This suite re-timed*: the noise of the clock alone, seen by timing the same work twice (the A/A
+control); only the control uses it.
 
-Cases are paired: a resample takes a case's baseline and method figures together. Percentile intervals after Efron and
-Tibshirani, An Introduction to the Bootstrap (1993), section 13.3; paired log ratios after nanobench (``compare``).
+Cases are paired: a resample takes a case's baseline and method figures together. Percentile
+intervals after Efron and Tibshirani, An Introduction to the Bootstrap (1993), section 13.3; paired
+log ratios after nanobench (``compare``).
 """
 
 from __future__ import annotations
@@ -23,14 +25,17 @@ CONFIDENCE = 0.95
 MIN_CASES = 8  # fewer cases: a bootstrap of so few values is no statement, so there is no interval
 SEED = 0  # one seed for all figures: methods on the same cases see the same resamples
 _CHUNK = 4_000_000  # resampled indices in memory at a time, about 32 MB each array
-_KEPT = 1_000_000  # weights of one number of cases, of 8 numbers at most: the same for every category of that size
+# weights of one number of cases, of 8 numbers at most: the same for every category of that size
+_KEPT = 1_000_000
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure and its interval. low, high: both None if none is given. count: its cases, or blocks."""
+    """A figure and its interval. low, high: both None if none is given. count: its cases, or
+    blocks.
+    """
 
     value: float
     low: float | None
@@ -53,10 +58,12 @@ def speedup(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Estimate:
-    """Ratio of time per token, baseline over method: (sum tb / sum nb) / (sum tm / sum nm), with a case bootstrap.
+    """Ratio of time per token, baseline over method: (sum tb / sum nb) / (sum tm / sum nm), with a
+    case bootstrap.
 
-    baseline_s, method_s: (C,) time of each case [s], the same cases in the same order. *_tokens: (C,) committed
-    tokens. NaN without cases, without tokens, or without time. Source: docs/measurement.md, section 2.
+    baseline_s, method_s: (C,) time of each case [s], the same cases in the same order. *_tokens:
+    (C,) committed tokens. NaN without cases, without tokens, or without time. Source:
+    docs/measurement.md, section 2.
     """
     columns = _columns(baseline_s, baseline_tokens, method_s, method_tokens)
     return estimates([columns], resamples=resamples, seed=seed)[0]
@@ -65,14 +72,17 @@ def speedup(
 def estimates(
     figures: Iterable[Sequence[ArrayLike] | Floats], *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> list[Estimate]:
-    """Several figures at once: those of as many cases see the same resamples, which are drawn once for all of them.
+    """Several figures at once: those of as many cases see the same resamples, which are drawn once
+    for all of them.
 
-    figures: the columns (C,) of each, four as ``speedup`` takes them, or two: sum x / sum y, which is MAT of tokens
-        emitted over decode steps, and NaN if the denominators sum to zero.
+    figures: the columns (C,) of each, four as ``speedup`` takes them, or two: sum x / sum y, which
+        is MAT of tokens emitted over decode steps, and NaN if the denominators sum to zero.
     """
     found: list[Estimate] = []
-    alike: dict[int, dict[int, list[bytes]]] = {}  # number of cases -> figures with it, and which columns they have
-    known: dict[int, dict[bytes, Floats]] = {}  # cases -> columns by content: methods share vanilla's
+    # number of cases -> figures with it, and which columns they have
+    alike: dict[int, dict[int, list[bytes]]] = {}
+    # cases -> columns by content: methods share vanilla's
+    known: dict[int, dict[bytes, Floats]] = {}
     for given in figures:
         columns = _columns(*given)
         count = columns.shape[1]
@@ -96,16 +106,20 @@ def estimates(
 def case_ratios(
     baseline_s: ArrayLike, baseline_tokens: ArrayLike, method_s: ArrayLike, method_tokens: ArrayLike
 ) -> Floats:
-    """(C,) each case's own speedup: (tb / nb) / (tm / nm); NaN if a case has no tokens or no time."""
+    """(C,) each case's own speedup: (tb / nb) / (tm / nm); NaN if a case has no tokens or no
+    time.
+    """
     columns = _columns(baseline_s, baseline_tokens, method_s, method_tokens)
     return _speedup_of_totals(columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Several methods on the same cases and on the same resamples of them, so that any two can be compared.
+    """Several methods on the same cases and on the same resamples of them, so that any two can be
+    compared.
 
-    values: (M,) each one's figure. draws: (R, M) on every resample, None if there are too few cases.
+    values: (M,) each one's figure. draws: (R, M) on every resample, None if there are too few
+    cases.
     """
 
     values: Floats
@@ -121,7 +135,9 @@ class Rates:
 
 
 def rates(columns: ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED) -> Rates:
-    """Every method's speedup, as ``speedup`` has it. columns: (4, M, C) baseline's time and tokens, then its own."""
+    """Every method's speedup, as ``speedup`` has it. columns: (4, M, C) baseline's time and tokens,
+    then its own.
+    """
     totals = np.asarray(columns, dtype=np.float64)
     count = totals.shape[2]
     values = _speedup_of_totals(totals.sum(axis=2))
@@ -137,9 +153,10 @@ def rates(columns: ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED) -
 def over_rounds(times_s: ArrayLike, tokens: ArrayLike) -> tuple[float, float]:
     """One case's time [s] and tokens from its rounds: the median over rounds.
 
-    times_s, tokens: (R,). With equal tokens in all rounds (greedy) this is (median time, tokens). When rounds emit
-    different numbers of tokens, the median is taken of the time per token and scaled by the mean tokens, so that time
-    and tokens stay those of the same work. A round without tokens has no time per token: plain medians then.
+    times_s, tokens: (R,). With equal tokens in all rounds (greedy) this is (median time, tokens).
+    When rounds emit different numbers of tokens, the median is taken of the time per token and
+    scaled by the mean tokens, so that time and tokens stay those of the same work. A round without
+    tokens has no time per token: plain medians then.
     """
     seconds, counts = _columns(times_s, tokens)
     if seconds.size == 0:
@@ -159,12 +176,13 @@ def retiming(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Estimate:
-    """The ratio of the same work, timed twice, which should be 1: exp(median of paired log ratios), with an interval.
+    """The ratio of the same work, timed twice, which should be 1: exp(median of paired log ratios),
+    with an interval.
 
-    Per block b: l = log(first_s / first_tokens) - log(again_s / again_tokens). Blocks are resampled, the interval is
-    that of the median of l. Both sides did the same work, so prompts cancel and only the clock's noise is left.
-    Unlike nanobench's sign interval (order statistics of l) it is not conservative by discreteness.
-    first_s ...: (B,) one entry a block.
+    Per block b: l = log(first_s / first_tokens) - log(again_s / again_tokens). Blocks are
+    resampled, the interval is that of the median of l. Both sides did the same work, so prompts
+    cancel and only the clock's noise is left. Unlike nanobench's sign interval (order statistics of
+    l) it is not conservative by discreteness. first_s ...: (B,) one entry a block.
     """
     ratios = case_ratios(first_s, first_tokens, again_s, again_tokens)
     logs = np.log(ratios[np.isfinite(ratios) & (ratios > 0)])
@@ -173,7 +191,9 @@ def retiming(
     value = float(np.exp(np.median(logs)))
     if resamples < 1 or logs.size < MIN_CASES:
         return Estimate(value, None, None, logs.size)
-    medians = np.concatenate([np.median(logs[index], axis=1) for index in _resamples(logs.size, resamples, seed)])
+    medians = np.concatenate(
+        [np.median(logs[index], axis=1) for index in _resamples(logs.size, resamples, seed)]
+    )
     return _interval(value, np.exp(medians), logs.size)
 
 
@@ -182,14 +202,19 @@ def _columns(*arrays: ArrayLike) -> Floats:
     columns = [np.asarray(array, dtype=np.float64).ravel() for array in arrays]
     lengths = [column.size for column in columns]
     if len(set(lengths)) > 1:
-        raise ValueError(f"paired arrays have lengths {lengths}; expected one entry a case in each, in the same order")
+        raise ValueError(
+            f"paired arrays have lengths {lengths}; expected one entry a case in each, in the same"
+            " order"
+        )
     return np.stack(columns)
 
 
 def _ratio_of_totals(totals: Floats) -> Floats:
     """totals: (2, ...) -> (...)."""
     numerator, denominator = totals
-    return np.divide(numerator, denominator, out=np.full_like(denominator, np.nan), where=denominator > 0)
+    return np.divide(
+        numerator, denominator, out=np.full_like(denominator, np.nan), where=denominator > 0
+    )
 
 
 def _speedup_of_totals(totals: Floats) -> Floats:
@@ -211,7 +236,9 @@ def _resamples(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int
 
 
 def _all_weights(count: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """Chunks (M, count) of how often each case was drawn; those of few cases are kept, for there are many of them."""
+    """Chunks (M, count) of how often each case was drawn; those of few cases are kept, for there
+    are many of them.
+    """
     if count * resamples <= _KEPT:
         return iter([_weights_of_few(count, resamples, seed)])
     return map(_weights, _resamples(count, resamples, seed))
@@ -223,14 +250,20 @@ def _weights_of_few(count: int, resamples: int, seed: int) -> Floats:
 
 
 def _weights(index: NDArray[np.int64]) -> Floats:
-    """Counts draws of each case: indices (M, C) -> counts (M, C); totals are then a product, not a gather."""
+    """Counts draws of each case: indices (M, C) -> counts (M, C); totals are then a product, not a
+    gather.
+    """
     rows, count = index.shape
     index += np.arange(rows)[:, None] * count  # in place: at 100,000 cases a chunk is 32 MB
-    return np.bincount(index.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)
+    return (
+        np.bincount(index.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)
+    )
 
 
 def _interval(value: float, draws: Floats, count: int) -> Estimate:
-    """Percentiles of the finite draws; widened to the estimate where rounding alone would leave it outside."""
+    """Percentiles of the finite draws; widened to the estimate where rounding alone would leave it
+    outside.
+    """
     draws = draws[np.isfinite(draws)]
     if draws.size == 0:
         return Estimate(value, None, None, count)

@@ -1,7 +1,9 @@
-"""The data types that the packages exchange, such as ``Draft``, ``Step`` and ``Case``, and the errors.
+"""The data types that the packages exchange, such as ``Draft``, ``Step`` and ``Case``, and the
+errors.
 
-Shape letters, used everywhere: ``N`` draft nodes, ``A`` accepted nodes, ``T`` context tokens, ``V`` vocabulary,
-``D`` hidden size, ``L`` layers, ``H`` heads, ``K`` key-value heads. Units are in names: ``_s``, ``_ms``, ``_bytes``.
+Shape letters, used everywhere: ``N`` draft nodes, ``A`` accepted nodes, ``T`` context tokens, ``V``
+vocabulary, ``D`` hidden size, ``L`` layers, ``H`` heads, ``K`` key-value heads. Units are in names:
+``_s``, ``_ms``, ``_bytes``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing_extensions import dataclass_transform
 
 from specbench.input import InputError
 
-if TYPE_CHECKING:  # for the types alone: what reads settings, suites and traces starts without torch
+# for the types alone: what reads settings, suites and traces starts without torch
+if TYPE_CHECKING:
     from torch import Tensor
 
 Made = TypeVar("Made", bound=type)
@@ -25,13 +28,15 @@ Made = TypeVar("Made", bound=type)
 def step_value(kind: Made) -> Made:
     """Make a class a slotted dataclass that is frozen for the type checker alone.
 
-    It is for values of which every request makes one or two per step: a frozen one takes six times as long to make.
+    It is for values of which every request makes one or two per step: a frozen one takes six times
+    as long to make.
     """
     made: Any = dataclass(slots=True, unsafe_hash=True)(kind)
     return made
 
 
-ROOT = -1  # the parent of a draft's first level: the last emitted token, which the draft never contains
+# the parent of a draft's first level: the last emitted token, which the draft never contains
+ROOT = -1
 
 
 @contextlib.contextmanager
@@ -54,25 +59,30 @@ def require_count(name: str, value: int | None, low: int = 1, high: int = MOST) 
 
 
 def require_nodes(setting: str, nodes: int, most: int) -> None:
-    """Raise InputError where a draft has more nodes than the engine takes. setting: as given, e.g. ``nodes=300``."""
+    """Raise InputError where a draft has more nodes than the engine takes. setting: as given, e.g.
+    ``nodes=300``.
+    """
     if nodes > most:
         raise InputError(
-            f"{setting}: a draft has up to {nodes} nodes; expected at most engine.max_nodes={most}: lower it, or set"
-            f" engine.max_nodes={nodes}"
+            f"{setting}: a draft has up to {nodes} nodes; expected at most engine.max_nodes={most}:"
+            f" lower it, or set engine.max_nodes={nodes}"
         )
 
 
 class CaseError(RuntimeError):
-    """One case cannot be decoded (prompt too long, NaN logits ...): it becomes an error row and the run continues."""
+    """One case cannot be decoded (prompt too long, NaN logits ...): it becomes an error row and the
+    run continues.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One question of a suite: the user's turns in order, and the reference answers if any.
 
-    system: the question's own system message; None leaves that of the run. messages: of a recorded conversation,
-    without the system message, as chat templates read them: each turn is then what a message of the assistant answers,
-    and its prompt the recorded messages before that one. tools: function schemas, OpenAI's form.
+    system: the question's own system message; None leaves that of the run. messages: of a recorded
+    conversation, without the system message, as chat templates read them: each turn is then what a
+    message of the assistant answers, and its prompt the recorded messages before that one. tools:
+    function schemas, OpenAI's form.
     """
 
     id: str
@@ -87,31 +97,37 @@ class Case:
 
 @step_value
 class Draft:
-    """A rooted token tree that a drafter proposes; the root (last emitted token) is implicit and never listed.
+    """A rooted token tree that a drafter proposes; the root (last emitted token) is implicit and
+    never listed.
 
-    tokens: (N,) token ids, a list of ints when drafted on the host, an int64 tensor when drafted on a device.
-    parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level; parents come before children,
-    siblings in trial order, and siblings may repeat a token.
-    probs: (N, V) distribution each node was drawn from given its earlier siblings; None if the nodes were chosen
-    deterministically. Ignored at temperature 0.
-    passenger: (N,) bool, nodes computed for their logits only: they and their descendants are never accepted.
-    score: (N,) from 0 to 1, the drafter's estimate that a node is accepted where its parent is; None without one.
-    depth: of a tree whose parents are on the device, the most levels that it may have; None has them read.
+    tokens: (N,) token ids, a list of ints when drafted on the host, an int64 tensor when drafted on
+    a device. parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level;
+    parents come before children, siblings in trial order, and siblings may repeat a token. probs:
+    (N, V) distribution each node was drawn from given its earlier siblings; None if the nodes were
+    chosen deterministically. Ignored at temperature 0. passenger: (N,) bool, nodes computed for
+    their logits only: they and their descendants are never accepted. score: (N,) from 0 to 1, the
+    drafter's estimate that a node is accepted where its parent is; None without one. depth: of a
+    tree whose parents are on the device, the most levels that it may have; None has them read.
     """
 
     tokens: Sequence[int] | Tensor = ()
     parents: Sequence[int] | Tensor = ()
     probs: Tensor | None = None
     passenger: Sequence[bool] | None = None
-    source: Sequence[int] | None = None  # (N,) index into ``Method.sources``, where a node came from
+    # (N,) index into ``Method.sources``, where a node came from
+    source: Sequence[int] | None = None
     score: Sequence[float] | None = None
     depth: int | None = None
 
     @classmethod
-    def chain(cls, tokens: Sequence[int], source: int | None = None, probs: Tensor | None = None) -> Draft:
+    def chain(
+        cls, tokens: Sequence[int], source: int | None = None, probs: Tensor | None = None
+    ) -> Draft:
         """A single path: ``chain([5, 6, 7])`` has parents ``[-1, 0, 1]``."""
         count = len(tokens)
-        return cls(tokens, range(-1, count - 1), probs, None, None if source is None else [source] * count)
+        return cls(
+            tokens, range(-1, count - 1), probs, None, None if source is None else [source] * count
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -122,10 +138,11 @@ EMPTY = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """Lossy acceptance at temperature > 0: a token passes above min(threshold, alpha * exp(-entropy)).
+    """Lossy acceptance at temperature > 0: a token passes above min(threshold, alpha *
+    exp(-entropy)).
 
-    marks: the tokens after which acceptance is lossy and exact again, None = it is always lossy. begun: lossy from the
-    first token on.
+    marks: the tokens after which acceptance is lossy and exact again, None = it is always lossy.
+    begun: lossy from the first token on.
     """
 
     threshold: float
@@ -136,7 +153,8 @@ class Typical:
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """Lossy acceptance: a token passes among the ``top`` likeliest, at most ``delta`` below the best one's probability.
+    """Lossy acceptance: a token passes among the ``top`` likeliest, at most ``delta`` below the
+    best one's probability.
 
     marks, begun: see ``Typical``.
     """
@@ -152,20 +170,25 @@ Lossy = Typical | Relaxed
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The data that a method needs of every forward; a run that cannot provide it ends before it starts.
+    """The data that a method needs of every forward; a run that cannot provide it ends before it
+    starts.
 
-    hidden: indices into the L+1 hidden states (0 = embeddings, L = after the final norm), rows of all nodes.
-    rows: drafts are chains from the root, one after the other, and are verified as a batch of rows over the shared
-    prefix; False verifies the same draft as a tree, with the same outcome.
+    hidden: indices into the L+1 hidden states (0 = embeddings, L = after the final norm), rows of
+    all nodes. rows: drafts are chains from the root, one after the other, and are verified as a
+    batch of rows over the shared prefix; False verifies the same draft as a tree, with the same
+    outcome.
     """
 
     hidden: tuple[int, ...] = ()
     prompt_hidden: bool = False  # the same for all prompt rows of the prefill
-    node_topk: int = 0  # how many top tokens of each node's raw logits (before temperature), 0 = none
+    # how many top tokens of each node's raw logits (before temperature), 0 = none
+    node_topk: int = 0
     prompt_topk: int = 0  # the same for all prompt rows of the prefill
-    read_topk: bool = False  # the method reads those tokens on the host, where they come together with the step's picks
+    # the method reads those tokens on the host, where they come together with the step's picks
+    read_topk: bool = False
     rows: bool = False
-    concurrent: bool = False  # the drafter works while the target runs (``Drafter.launch`` and ``join``)
+    # the drafter works while the target runs (``Drafter.launch`` and ``join``)
+    concurrent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +201,12 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """The result of reading the prompt: the first emitted token, and the rows that ``Needs`` asks for.
+    """The result of reading the prompt: the first emitted token, and the rows that ``Needs`` asks
+    for.
 
-    topk: (rows, k). rows is 1 (the last prompt token), or T where ``prompt_hidden`` or ``prompt_topk`` asks for every
-    prompt row.
-    given: the token is the prompt's last, which the prompt then lacks; it is the first root and not emitted.
+    topk: (rows, k). rows is 1 (the last prompt token), or T where ``prompt_hidden`` or
+    ``prompt_topk`` asks for every prompt row. given: the token is the prompt's last, which the
+    prompt then lacks; it is the first root and not emitted.
     """
 
     token: int
@@ -195,11 +219,13 @@ class Prefill:
 class Step:
     """The outcome of one target forward.
 
-    fed: (N+1,) int64 tokens of ALL rows, row 0 = root, row i + 1 = node i of the draft; only with topk or hidden.
+    fed: (N+1,) int64 tokens of ALL rows, row 0 = root, row i + 1 = node i of the draft; only with
+    topk or hidden.
     """
 
     root: int  # the token that the draft follows
-    emitted: tuple[int, ...]  # 1 + len(path) token ids, cut at EOS or at the limit, and path with it
+    # 1 + len(path) token ids, cut at EOS or at the limit, and path with it
+    emitted: tuple[int, ...]
     path: tuple[int, ...]  # accepted node numbers of the method's own draft, root side first
     done: bool  # the request ends here
     fed: Tensor | None = None

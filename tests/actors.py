@@ -1,4 +1,6 @@
-"""Actors for tests of the port: known by name, so that a process can build them; and drafting ones that dawdle."""
+"""Actors for tests of the port: known by name, so that a process can build them; and drafting ones
+that dawdle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Block drafters of DFlash's family, written out from their formulas without caches: every place and row by itself."""
+"""Block drafters of DFlash's family, written out from their formulas without caches: every place
+and row by itself.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +11,123 @@ from builders.models import VOCAB
 from head_models import DFlash
 
 BLOCK, GROUP, TAPS, RANK, TOP, STATE = 6, 16, 2, 5, 7, 12
-LATTICE = {"lilicorr_candidate_topk": 4, "lilicorr_hidden_size": 32, "lilicorr_num_layers": 2, "lilicorr_num_heads": 4,
-           "lilicorr_mlp_ratio": 1.5, "lilicorr_factor_dim": 6, "lilicorr_vector_eps": 1e-6,
-           "lilicorr_logit_scale": 9.0}  # fmt: skip
+LATTICE = {
+    "lilicorr_candidate_topk": 4,
+    "lilicorr_hidden_size": 32,
+    "lilicorr_num_layers": 2,
+    "lilicorr_num_heads": 4,
+    "lilicorr_mlp_ratio": 1.5,
+    "lilicorr_factor_dim": 6,
+    "lilicorr_vector_eps": 1e-6,
+    "lilicorr_logit_scale": 9.0,
+}
 # What each drafter's file has in ``dflash_config``, and at its top.
 FILES = {
     "plain": ({}, {}),
     "causal": ({"causal": True}, {}),
-    "windowed": ({}, {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4,
-                      "use_sliding_window": True}),
-    "windowed both ways": ({}, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3, "is_causal": False,
-                                "use_sliding_window": True}),
-    "windowed from the root": ({}, {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4,
-                                    "use_sliding_window": True, "speculators_model_type": "dflash",
-                                    "sliding_window_non_causal": False}),
-    "windowed from the root both ways": ({}, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3,
-                                              "use_sliding_window": True, "speculators_model_type": "dflash",
-                                              "sliding_window_non_causal": True}),
+    "windowed": (
+        {},
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 4,
+            "use_sliding_window": True,
+        },
+    ),
+    "windowed both ways": (
+        {},
+        {
+            "layer_types": ["sliding_attention"] * 2,
+            "sliding_window": 3,
+            "is_causal": False,
+            "use_sliding_window": True,
+        },
+    ),
+    "windowed from the root": (
+        {},
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": 4,
+            "use_sliding_window": True,
+            "speculators_model_type": "dflash",
+            "sliding_window_non_causal": False,
+        },
+    ),
+    "windowed from the root both ways": (
+        {},
+        {
+            "layer_types": ["sliding_attention"] * 2,
+            "sliding_window": 3,
+            "use_sliding_window": True,
+            "speculators_model_type": "dflash",
+            "sliding_window_non_causal": True,
+        },
+    ),
     "all windowed": ({"use_swa": True, "swa_window_size": 6, "causal": False}, {}),
-    "domino": ({"projector_type": "domino", "emb_dim": RANK, "gru_hidden_dim": STATE, "shift_label": True,
-                "pure_draft_prefix_len": 1}, {}),
-    "domino from the second row": ({"projector_type": "domino", "emb_dim": RANK, "gru_hidden_dim": STATE,
-                                    "shift_label": False, "pure_draft_prefix_len": 0}, {}),
-    "dflash2": ({"conv_kernel_size": TAPS, "conv_group_size": GROUP, "selector_rank": RANK, "selector_top_k": TOP,
-                 "final_logit_softcapping": 3.0, "output_multiplier": 0.7, "input_embedding_scale": 1.3},
-                {"architectures": ["DFlash2DraftModel"], "is_causal": False}),
-    "lilicorr": ({"projector_type": "lilicorr", "lilicorr_enabled": True, "causal": False, **LATTICE},
-                 {"architectures": ["LiLiCorrDraftModel"]}),
-    "lilicorr of the drafter's width": ({**LATTICE, "lilicorr_hidden_size": 0, "lilicorr_num_layers": 1, "causal": True,
-                                         "conv_kernel_size": TAPS, "conv_group_size": GROUP}, {}),
-    **{f"dspark {kind}": ({"markov_rank": 8, "markov_head_type": kind},
-                          {"architectures": ["Qwen3DSparkModel"]}) for kind in ("vanilla", "gated", "rnn")},
-    "dspark from the second row": ({"markov_rank": 8, "markov_head_type": "rnn",
-                                    "sample_from_anchor": False}, {"architectures": ["Qwen3DSparkModel"]}),
-}  # fmt: skip
+    "domino": (
+        {
+            "projector_type": "domino",
+            "emb_dim": RANK,
+            "gru_hidden_dim": STATE,
+            "shift_label": True,
+            "pure_draft_prefix_len": 1,
+        },
+        {},
+    ),
+    "domino from the second row": (
+        {
+            "projector_type": "domino",
+            "emb_dim": RANK,
+            "gru_hidden_dim": STATE,
+            "shift_label": False,
+            "pure_draft_prefix_len": 0,
+        },
+        {},
+    ),
+    "dflash2": (
+        {
+            "conv_kernel_size": TAPS,
+            "conv_group_size": GROUP,
+            "selector_rank": RANK,
+            "selector_top_k": TOP,
+            "final_logit_softcapping": 3.0,
+            "output_multiplier": 0.7,
+            "input_embedding_scale": 1.3,
+        },
+        {"architectures": ["DFlash2DraftModel"], "is_causal": False},
+    ),
+    "lilicorr": (
+        {"projector_type": "lilicorr", "lilicorr_enabled": True, "causal": False, **LATTICE},
+        {"architectures": ["LiLiCorrDraftModel"]},
+    ),
+    "lilicorr of the drafter's width": (
+        {
+            **LATTICE,
+            "lilicorr_hidden_size": 0,
+            "lilicorr_num_layers": 1,
+            "causal": True,
+            "conv_kernel_size": TAPS,
+            "conv_group_size": GROUP,
+        },
+        {},
+    ),
+    **{
+        f"dspark {kind}": (
+            {"markov_rank": 8, "markov_head_type": kind},
+            {"architectures": ["Qwen3DSparkModel"]},
+        )
+        for kind in ("vanilla", "gated", "rnn")
+    },
+    "dspark from the second row": (
+        {"markov_rank": 8, "markov_head_type": "rnn", "sample_from_anchor": False},
+        {"architectures": ["Qwen3DSparkModel"]},
+    ),
+}
 
 
 class Convolution(nn.Module):
-    """Row t reads rows t, t - 1, ... of its block, by a base and by what the sublayer's input adds to it."""
+    """Row t reads rows t, t - 1, ... of its block, by a base and by what the sublayer's input adds
+    to it.
+    """
 
     def __init__(self, hidden):
         super().__init__()
@@ -55,14 +136,20 @@ class Convolution(nn.Module):
         self.order = range(TAPS)
 
     def adjust(self, rows):
-        self.added = self.kernel_projection(rows).view(len(rows), 2, TAPS, -1).repeat_interleave(GROUP, dim=-1)
+        self.added = (
+            self.kernel_projection(rows)
+            .view(len(rows), 2, TAPS, -1)
+            .repeat_interleave(GROUP, dim=-1)
+        )
 
     def forward(self, rows, side):
         out = torch.zeros_like(rows)
         for row in range(len(rows)):
             for tap, back in enumerate(self.order):
                 if row >= back:
-                    out[row] += (self.base_kernel[side, tap] + self.added[row, side, tap]) * rows[row - back]
+                    out[row] += (self.base_kernel[side, tap] + self.added[row, side, tap]) * rows[
+                        row - back
+                    ]
         return out
 
 
@@ -82,12 +169,17 @@ class LatticeLayer(nn.Module):
 class Lattice(nn.Module):
     def __init__(self, hidden, eps, settings):
         super().__init__()
-        self.top, width = settings["lilicorr_candidate_topk"], settings["lilicorr_hidden_size"] or hidden
+        self.top, width = (
+            settings["lilicorr_candidate_topk"],
+            settings["lilicorr_hidden_size"] or hidden,
+        )
         heads, factor = settings["lilicorr_num_heads"], settings["lilicorr_factor_dim"]
         inner = int(width * settings["lilicorr_mlp_ratio"])
         self.pass_hidden_proj, self.context_proj = (nn.Linear(hidden, width) for _ in range(2))
         self.token_proj = nn.Linear(hidden, width) if width != hidden else nn.Identity()
-        self.feature_mlp = nn.Sequential(nn.LayerNorm(5), nn.Linear(5, width), nn.SiLU(), nn.Linear(width, width))
+        self.feature_mlp = nn.Sequential(
+            nn.LayerNorm(5), nn.Linear(5, width), nn.SiLU(), nn.Linear(width, width)
+        )
         self.slot_embedding = nn.Parameter(torch.randn(1, 1, BLOCK - 1, 1, width))
         self.rank_embedding = nn.Parameter(torch.randn(1, 1, 1, self.top, width))
         self.relative_slot_bias = nn.Parameter(torch.randn(heads, 2 * BLOCK - 1))
@@ -96,7 +188,9 @@ class Lattice(nn.Module):
         self.layers = nn.ModuleList(LatticeLayer(width, heads, inner, eps) for _ in range(layers))
         self.output_norm, self.anchor_norm = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
         self.factor_input_proj = nn.Linear(3 * width, width)
-        self.out_head, self.in_head, self.anchor_out_head = (nn.Linear(width, factor) for _ in range(3))
+        self.out_head, self.in_head, self.anchor_out_head = (
+            nn.Linear(width, factor) for _ in range(3)
+        )
 
     def edges(self, embed, anchor, states, logits, eps):
         """Tokens (n, k); the cosines (k,) of the first place and (n - 1, k, k) of neighbours."""
@@ -106,7 +200,13 @@ class Lattice(nn.Module):
         for place in range(count):
             for rank in range(self.top):
                 log = logs[place, rank]
-                features = [log, log.exp(), log - logs[place].max(), rank / max(self.top - 1, 1), float(rank == 0)]
+                features = [
+                    log,
+                    log.exp(),
+                    log - logs[place].max(),
+                    rank / max(self.top - 1, 1),
+                    float(rank == 0),
+                ]
                 rows.append(
                     self.token_proj(embed(tokens[place, rank]))
                     + self.pass_hidden_proj(states[place])
@@ -126,8 +226,10 @@ class Lattice(nn.Module):
         hidden, anchor = self.output_norm(hidden), self.anchor_norm(self.context_proj(anchor))
         factor = [torch.cat([row, anchor, row * anchor]) for row in hidden]
         factor = nn.functional.silu(self.factor_input_proj(torch.stack(factor)))
-        into, out = (nn.functional.normalize(head(factor), dim=-1, eps=eps).view(count, self.top, -1)
-                     for head in (self.in_head, self.out_head))  # fmt: skip
+        into, out = (
+            nn.functional.normalize(head(factor), dim=-1, eps=eps).view(count, self.top, -1)
+            for head in (self.in_head, self.out_head)
+        )
         start = nn.functional.normalize(self.anchor_out_head(anchor), dim=-1, eps=eps)
         pairs = torch.stack([out[place] @ into[place + 1].T for place in range(count - 1)])
         return tokens, into[0] @ start, pairs
@@ -151,12 +253,16 @@ class BlockFamily(DFlash):
         if "selector_rank" in inner:
             self.candidate_selector = nn.Module()
             for name in ("predecessor_codebook", "successor_codebook"):
-                self.candidate_selector.register_parameter(name, nn.Parameter(torch.randn(VOCAB, RANK)))
+                self.candidate_selector.register_parameter(
+                    name, nn.Parameter(torch.randn(VOCAB, RANK))
+                )
             self.candidate_selector.hidden_projection = nn.Linear(hidden, RANK, bias=False)
         if "emb_dim" in inner:
             self.prefix_gru = nn.GRU(hidden, STATE, bias=False, batch_first=True)
             self.embed_proj = nn.Sequential(
-                nn.Linear(hidden + STATE, RANK, bias=False), nn.SiLU(), nn.Linear(RANK, VOCAB, bias=False)
+                nn.Linear(hidden + STATE, RANK, bias=False),
+                nn.SiLU(),
+                nn.Linear(RANK, VOCAB, bias=False),
             )
             for weight in (*self.prefix_gru.parameters(), *self.embed_proj.parameters()):
                 weight.data *= 4
@@ -174,12 +280,19 @@ class BlockFamily(DFlash):
 
     def saved(self, folder, inner=(), top=(), drop=()):
         """A folder with the file; further settings replace its own."""
-        return self.save(folder, drop, **{**self.top, **dict(top)}, dflash_config={**self.inner, **dict(inner)})
+        return self.save(
+            folder, drop, **{**self.top, **dict(top)}, dflash_config={**self.inner, **dict(inner)}
+        )
 
     def stated(self):
-        """With the settings that the file has at its top in their one place, and without those that are null."""
+        """With the settings that the file has at its top in their one place, and without those that
+        are null.
+        """
         self.top = {name: value for name, value in self.top.items() if value is not None}
-        self.inner = {**self.top, **{name: value for name, value in self.inner.items() if value is not None}}
+        self.inner = {
+            **self.top,
+            **{name: value for name, value in self.inner.items() if value is not None},
+        }
         self.mask = self.inner["mask_token_id"]
         return self
 
@@ -190,11 +303,15 @@ class BlockFamily(DFlash):
         return 0 if shifted or self.inner.get("sample_from_anchor", spark) else 1
 
     def sees(self, layer, row, key):
-        sliding = (self.top.get("layer_types") or ["full_attention"] * 2)[layer] == "sliding_attention"
+        sliding = (self.top.get("layer_types") or ["full_attention"] * 2)[
+            layer
+        ] == "sliding_attention"
         if sliding and "speculators_model_type" in {**self.top, **self.inner}:
             both = {**self.top, **self.inner}["sliding_window_non_causal"]
             return key >= self.root - self.top["sliding_window"] and (both or key <= row)
-        causal = self.inner.get("causal", self.inner.get("is_causal", self.top.get("is_causal", sliding)))
+        causal = self.inner.get(
+            "causal", self.inner.get("is_causal", self.top.get("is_causal", sliding))
+        )
         window = self.top["sliding_window"] if sliding else 10**9
         window = self.inner["swa_window_size"] if self.inner.get("use_swa") else window
         return row - key < window and (key <= row if causal else key - row < window)
@@ -204,7 +321,9 @@ class BlockFamily(DFlash):
 
     @torch.inference_mode()
     def places(self, model, features, root, count):
-        """The function from a path of drafted tokens to the logits (V,) of the next of ``count`` places."""
+        """The function from a path of drafted tokens to the logits (V,) of the next of ``count``
+        places.
+        """
         embed = model.get_input_embeddings()
         rows = self.norm(self.block(model, features, root, count + self.skipped))
         states = rows[self.skipped :]
@@ -225,14 +344,21 @@ class BlockFamily(DFlash):
                 read = [*[root] * (1 + self.skipped), *path]
                 own += self.biases(read, rows)[place + self.skipped]
             if hasattr(self, "candidate_selector"):
-                selector, kept = self.candidate_selector, own.topk(self.inner["selector_top_k"]).indices
+                selector, kept = (
+                    self.candidate_selector,
+                    own.topk(self.inner["selector_top_k"]).indices,
+                )
                 before = selector.predecessor_codebook[[root, *path][-1]]
                 gate = before * selector.hidden_projection(states[place])
                 own = torch.full_like(own, -torch.inf).index_copy_(
                     0, kept, own[kept] + selector.successor_codebook[kept] @ gate
                 )
             if hasattr(self, "lilicorr"):
-                scores = start if not place else pairs[place - 1][tokens[place - 1].tolist().index(path[-1])]
+                scores = (
+                    start
+                    if not place
+                    else pairs[place - 1][tokens[place - 1].tolist().index(path[-1])]
+                )
                 own = torch.full_like(own, -torch.inf).index_copy_(
                     0, tokens[place], self.inner["lilicorr_logit_scale"] * scores
                 )

@@ -1,7 +1,7 @@
 """Shared fixtures: everything runs offline, on one thread, which is far faster for tiny models.
 
-A process does once what every run would do again: Hydra composes a configuration, the collector walks through what is
-imported, a rank imports torch.
+A process does once what every run would do again: Hydra composes a configuration, the collector
+walks through what is imported, a rank imports torch.
 """
 
 import copy
@@ -19,9 +19,11 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 if not os.environ["CUDA_VISIBLE_DEVICES"]:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, and when a kernel is defined
+    # read when Triton is imported, and when a kernel is defined
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the commands that tests start
-if "PYTEST_XDIST_WORKER" not in os.environ:  # no test writes into the user's cache; the processes share one
+# no test writes into the user's cache; the processes share one
+if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")
 
 import filelock
@@ -29,7 +31,8 @@ import hypothesis
 import pytest
 
 _ASSETS = Path(__file__).resolve().parent.parent / "specbench" / "assets"
-EXAMPLES = {False: 40, True: 200}  # of a property that names no number: of ``make test``, and of every test
+# of a property that names no number: of ``make test``, and of every test
+EXAMPLES = {False: 40, True: 200}
 _FAMILIES = ("llama", "mistral", "qwen2")
 
 
@@ -54,32 +57,38 @@ def _prepare() -> None:
 
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    os.fsync = os.fstat  # which refuses the same numbers; no file of a test must outlive the machine
+    # which refuses the same numbers; no file of a test must outlive the machine
+    os.fsync = os.fstat
 
-    # The same overrides give the same configuration. Each caller gets a copy, because a job deletes from its
-    # configuration the methods that it leaves out.
+    # The same overrides give the same configuration. Each caller gets a copy, because a job deletes
+    # from its configuration the methods that it leaves out.
     compose = functools.cache(composition.compose_config)
 
     def compose_small(name: str, overrides: Sequence[str]) -> Any:
         """On the narrow model where a test names none: what a step costs does not matter."""
         named = any(item.lstrip("+").startswith(("model=", "experiment=")) for item in overrides)
-        return copy.deepcopy(compose(name, tuple(overrides) if named else ("model=tiny", *overrides)))
+        return copy.deepcopy(
+            compose(name, tuple(overrides) if named else ("model=tiny", *overrides))
+        )
 
     composition.compose_config = compose_small
 
-    # The same weights give the library's forward the same logits; an engine's are compared with them in every run.
+    # The same weights give the library's forward the same logits; an engine's are compared with
+    # them in every run.
     check._plain = _once(check._plain, _plain_key)
     load.refuse_shapes = _once(load.refuse_shapes, _shapes_key)
     environment.git_state = _once(environment.git_state, str)
-    environment.versions = _once(environment.versions, lambda: (torch.version.cuda, torch.backends.cudnn.version()))
+    environment.versions = _once(
+        environment.versions, lambda: (torch.version.cuda, torch.backends.cudnn.version())
+    )
 
     if "PYTEST_XDIST_WORKER" in os.environ:
         from numba.core.dispatcher import Dispatcher
 
         Dispatcher.compile = _in_turn(Dispatcher.compile)
 
-    # A server imports what ranks and drafting processes need and forks them: a fresh process takes seconds to import
-    # it. A command that a test starts has none of this, and spawns.
+    # A server imports what ranks and drafting processes need and forks them: a fresh process takes
+    # seconds to import it. A command that a test starts has none of this, and spawns.
     multiprocessing.set_forkserver_preload(
         [
             "specbench.models.tensor_parallel.start",
@@ -90,7 +99,9 @@ def _prepare() -> None:
         ]
     )
     get_context = torch.multiprocessing.get_context
-    torch.multiprocessing.get_context = lambda kind=None: get_context("forkserver" if kind == "spawn" else kind)
+    torch.multiprocessing.get_context = lambda kind=None: get_context(
+        "forkserver" if kind == "spawn" else kind
+    )
 
 
 def _in_turn(compile_function: Callable) -> Callable:
@@ -124,7 +135,9 @@ def _once(function: Callable, key_of: Callable[..., Hashable | None]) -> Callabl
 
 
 def _plain_key(model, ids) -> Hashable | None:
-    """Of a bundled model on one device, by what its weights add up to: a changed weight is another model."""
+    """Of a bundled model on one device, by what its weights add up to: a changed weight is another
+    model.
+    """
     if "forward" not in vars(type(model)):  # several processes share it
         return None
     config, forward = model.config, getattr(model.forward, "__func__", None)
@@ -135,15 +148,19 @@ def _plain_key(model, ids) -> Hashable | None:
 
 
 def _shapes_key(card, key) -> Hashable | None:
-    return (card.path, card.dtype, card.config.to_json_string(), key) if _is_bundled(card.path) else None
+    return (
+        (card.path, card.dtype, card.config.to_json_string(), key)
+        if _is_bundled(card.path)
+        else None
+    )
 
 
 def _is_bundled(path: str | None) -> bool:
     return str(path).startswith(str(_ASSETS))
 
 
-# A run freezes what is alive, so that the collector need not visit it, and unfreezes it at its end. Here it stays
-# frozen for some files of tests.
+# A run freezes what is alive, so that the collector need not visit it, and unfreezes it at its end.
+# Here it stays frozen for some files of tests.
 _FILES = itertools.count()
 _unfreeze, gc.unfreeze = gc.unfreeze, lambda: None
 
@@ -157,7 +174,9 @@ def _frozen():
 
 
 def pytest_runtest_teardown() -> None:
-    """The first start of numba's threads sets torch's number, which would compile the code of several threads."""
+    """The first start of numba's threads sets torch's number, which would compile the code of
+    several threads.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -173,18 +192,22 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``, and eleven of twelve in a list.
+    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``, and eleven of twelve in a
+    list.
 
-    The diagonal has as many points as the longest axis, the others begin anew: it has every value of every axis. A list
-    is the parameters of a test that has more than ``SHORT`` of them and no mark.
+    The diagonal has as many points as the longest axis, the others begin anew: it has every value
+    of every axis. A list is the parameters of a test that has more than ``SHORT`` of them and no
+    mark.
     """
-    axes: dict[tuple, dict[tuple, int]] = {}  # of a test, names of an axis -> its values -> their places
+    # of a test, names of an axis -> its values -> their places
+    axes: dict[tuple, dict[tuple, int]] = {}
     cells = [(item, _coordinates(item)) for item in items if item.get_closest_marker("matrix")]
     for _, cell in cells:
         for axis, value in cell:
             places = axes.setdefault(axis, {})
             places.setdefault(value, len(places))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # the longest first: none is left at the end
+    # the longest first: none is left at the end
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item, cell in cells:
         point = [(axes[axis][value], len(axes[axis])) for axis, value in cell]
         longest = max(size for _, size in point)
@@ -201,12 +224,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _coordinates(item: pytest.Function) -> list[tuple[tuple, tuple]]:
-    """(axis, value) of each axis of a test's matrix; values are the same where they are the same object."""
+    """(axis, value) of each axis of a test's matrix; values are the same where they are the same
+    object.
+    """
     found = []
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
         names = tuple(name.strip() for name in names)
-        found.append(((item.function, *names), tuple(id(item.callspec.params[name]) for name in names)))
+        found.append(
+            ((item.function, *names), tuple(id(item.callspec.params[name]) for name in names))
+        )
     return found
 
 
@@ -220,14 +247,22 @@ def shared_runs(tmp_path_factory):
 
 @pytest.fixture
 def together(request, shared_runs):
-    """The runs of the methods whose tests of this function were chosen, by the parameter ``name``."""
-    here = [item for item in request.session.items if getattr(item, "function", None) is request.function]
+    """The runs of the methods whose tests of this function were chosen, by the parameter
+    ``name``.
+    """
+    here = [
+        item
+        for item in request.session.items
+        if getattr(item, "function", None) is request.function
+    ]
     shared_runs.chosen = tuple(dict.fromkeys(item.callspec.params["name"] for item in here))
     return shared_runs
 
 
 class SteadyTime:
-    """The module ``time`` of a machine on which work takes no time: a reading is 10 us after the last, or a sleep."""
+    """The module ``time`` of a machine on which work takes no time: a reading is 10 us after the
+    last, or a sleep.
+    """
 
     TICK_S = 1e-5
 
@@ -249,7 +284,9 @@ class SteadyTime:
 
 @pytest.fixture(scope="module")
 def steady_time():
-    """Times of decoding that are the same on every machine: those of its clock, and of requests that share forwards."""
+    """Times of decoding that are the same on every machine: those of its clock, and of requests
+    that share forwards.
+    """
     time = SteadyTime()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.measure.clock.time", time)
@@ -259,8 +296,12 @@ def steady_time():
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of real data; a test that needs it is skipped, with the reason, where it is absent."""
+    """The folder of real data; a test that needs it is skipped, with the reason, where it is
+    absent.
+    """
     folder = os.environ.get("SPECBENCH_DATA")
     if not folder or not Path(folder).is_dir():
-        pytest.skip("SPECBENCH_DATA is not set: the real suites, tokenizers and traces are not here")
+        pytest.skip(
+            "SPECBENCH_DATA is not set: the real suites, tokenizers and traces are not here"
+        )
     return Path(folder)

@@ -1,4 +1,6 @@
-"""The tables of the docs that follow a list in the code. ``python tests/doc_tables.py`` writes them."""
+"""The tables of the docs that follow a list in the code. ``python tests/doc_tables.py`` writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +23,50 @@ PHASES_ROW = "[ms a step] by phase, and their sum `step_ms`. Peers have no phase
 
 def frames() -> str:
     """The frames of detail as a Markdown table."""
-    lines = ["| file | a row | figures |", "|---|---|---|", f"| `{TIME_SPLIT}.csv` | method | {PHASES_ROW} |"]
-    return "\n".join([*lines, *(f"| `{each.name}.csv` | {each.row} | {each.meaning} |" for each in DETAILS.values())])
+    lines = [
+        "| file | a row | figures |",
+        "|---|---|---|",
+        f"| `{TIME_SPLIT}.csv` | method | {PHASES_ROW} |",
+    ]
+    return "\n".join(
+        [
+            *lines,
+            *(f"| `{each.name}.csv` | {each.row} | {each.meaning} |" for each in DETAILS.values()),
+        ]
+    )
 
 
 def turn_of(accept: list[int], proposed: list[int]) -> TurnRecord:
     """A turn with these steps, as chains."""
-    ids, fed, times = list(range(1 + sum(accept))), [nodes + 1 for nodes in proposed], (0.5, 1.0, {"draft": 0.5})
+    ids, fed, times = (
+        list(range(1 + sum(accept))),
+        [nodes + 1 for nodes in proposed],
+        (0.5, 1.0, {"draft": 0.5}),
+    )
     return TurnRecord(5, ids, "length", accept, proposed, proposed, fed, *times)
 
 
 def requests_of(*turns: TurnRecord) -> Requests:
     """Counts of requests of one turn each."""
-    return as_requests([count for number, turn in enumerate(turns) for count in count_request(number, turn)])
+    return as_requests(
+        [count for number, turn in enumerate(turns) for count in count_request(number, turn)]
+    )
 
 
 # SGLang's pull request 13754: 200 tokens, 188 verify steps, 940 draft tokens, 11 of them accepted
 SGLANG = requests_of(turn_of([2] * 11 + [1] * 177, [5] * 188))
-# Two questions: steps that emit 3, 1, 2 and 1 tokens, of which the second had no draft; and one step
+# Two questions: steps that emit 3, 1, 2 and 1 tokens, of which the second had no draft; and one
+# step
 SMALL = requests_of(turn_of([3, 1, 2, 1], [4, 0, 4, 2]), turn_of([1], [4]))
 
 
 def definitions() -> str:
     """The definitions of acceptance length and rate, with what they make of two traces."""
     lines = [
-        "| as counted by | acceptance length | acceptance rate | SGLang's request | two questions | source |",
+        (
+            "| as counted by | acceptance length | acceptance rate | SGLang's request | two"
+            " questions | source |"
+        ),
         "|---|---|---|--:|--:|---|",
     ]
     for each in DEFINITIONS.values():
@@ -53,12 +74,17 @@ def definitions() -> str:
             f"{each.length(trace):.4f}" + (f", {each.rate(trace):.4f}" if each.rate else "")
             for trace in (SGLANG, SMALL)
         )
-        lines.append(f"| {each.name} | {each.length_is} | {each.rate_is} | {' | '.join(figures)} | {each.source} |")
+        lines.append(
+            f"| {each.name} | {each.length_is} | {each.rate_is} | {' | '.join(figures)} |"
+            f" {each.source} |"
+        )
     return "\n".join(lines)
 
 
 def suites() -> str:
-    """Every suite's reader, the number of its questions, and the columns or an example of its rows."""
+    """Every suite's reader, the number of its questions, and the columns or an example of its
+    rows.
+    """
     lines = ["| `suite=` | `suite.format` | questions | a row of its file |", "|---|---|--:|---|"]
     found: dict[str, dict[str, object]] = {}
 
@@ -73,7 +99,11 @@ def suites() -> str:
     alike: dict[str, list[str]] = {}  # the rest of a row -> the suites that have it
     for name, settings in found.items():
         reader = str(settings.get("format") or "questions")
-        row = ", ".join(HAND_MADE[name][1]) if name in HAND_MADE else f"`{format_named(reader).example}`"
+        row = (
+            ", ".join(HAND_MADE[name][1])
+            if name in HAND_MADE
+            else f"`{format_named(reader).example}`"
+        )
         alike.setdefault(f"{reader} | {settings.get('expected') or '–'} | {row} |", []).append(name)
     for rest, names in alike.items():
         lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {rest}")
@@ -81,11 +111,16 @@ def suites() -> str:
 
 
 def families() -> str:
-    """The families that tests/decode/test_check.py drives by the eager engine, and those that are refused."""
+    """The families that tests/decode/test_check.py drives by the eager engine, and those that are
+    refused.
+    """
     lines = ["| layers | families (`model_type`) |", "|---|---|"]
     lines += [f"| {group} | {', '.join(sorted(kinds))} |" for group, kinds in EAGER_ONLY.items()]
     for message, kinds in REFUSED.items():
-        named = (f"{kind} with {', '.join(extra)}" if extra else kind for kind, extra in sorted(kinds.items()))
+        named = (
+            f"{kind} with {', '.join(extra)}" if extra else kind
+            for kind, extra in sorted(kinds.items())
+        )
         lines.append(f"| refused: `{message}` | {', '.join(named)} |")
     return "\n".join(lines)
 

@@ -1,4 +1,6 @@
-"""Draft models of adjustable quality: the target itself plus noise on every weight, and a method around one."""
+"""Draft models of adjustable quality: the target itself plus noise on every weight, and a method
+around one.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +36,41 @@ MAKE = {
     "pard": lambda **options: Pard("unused", length=4, mask_token=3, **options),
     "specinfer": lambda **options: SpecInfer("unused", [2, 1, 2], **options),
     "sequoia": lambda **options: Sequoia("unused", [0.6, 0.2], nodes=10, depth=3, **options),
-    "opt_tree": lambda **options: OptTree("unused", nodes=10, threshold=0.1, max_depth=3, **options),
-    "ouroboros": lambda **options: Ouroboros("unused", gamma=4, window=4, level=4, endings=2, **options),
+    "opt_tree": lambda **options: OptTree(
+        "unused", nodes=10, threshold=0.1, max_depth=3, **options
+    ),
+    "ouroboros": lambda **options: Ouroboros(
+        "unused", gamma=4, window=4, level=4, endings=2, **options
+    ),
 }
 PARALLEL = {
     "pearl": lambda **options: Pearl("unused", gamma=3, **options),
     "saguaro": lambda **options: Saguaro("unused", length=3, fan_out=[2], **options),
     "card": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, **options),
-    "card-waits": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, wait=True, **options),
-    "card-queries": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, correct=False, max_depth=8, **options),
-    "card-shallow": lambda **options: Card("unused", nodes_per_layer=4, children=2, ratio=5, max_depth=3, **options),
+    "card-waits": lambda **options: Card(
+        "unused", nodes_per_layer=6, ratio=3, wait=True, **options
+    ),
+    "card-queries": lambda **options: Card(
+        "unused", nodes_per_layer=6, ratio=3, correct=False, max_depth=8, **options
+    ),
+    "card-shallow": lambda **options: Card(
+        "unused", nodes_per_layer=4, children=2, ratio=5, max_depth=3, **options
+    ),
 }
 
 
 def noisy(model, epsilon: float, seed: int = 1):
-    """A copy of ``model`` with noise of ``epsilon`` standard deviations on every weight; 0 is the model itself."""
+    """A copy of ``model`` with noise of ``epsilon`` standard deviations on every weight; 0 is the
+    model itself.
+    """
     draft = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     for weight in draft.parameters():
-        weight.data += torch.randn(weight.shape, generator=generator, dtype=weight.dtype) * epsilon * weight.std()
+        weight.data += (
+            torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+            * epsilon
+            * weight.std()
+        )
     return draft
 
 
@@ -63,10 +81,14 @@ def fitted(method, draft, sampling=None, vocab: int = VOCAB, eos: frozenset[int]
     return method
 
 
-def run(model, method, prompt=(5, 6, 7), limit=61, sampling=None, seed=0, eos=frozenset(), max_nodes=64):
+def run(
+    model, method, prompt=(5, 6, 7), limit=61, sampling=None, seed=0, eos=frozenset(), max_nodes=64
+):
     """The transcript of one request."""
     engine = EagerEngine(model, CONTEXT, eos, max_nodes)
-    return decode(engine, method, Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu")))
+    return decode(
+        engine, method, Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu"))
+    )
 
 
 def transcript(out):
@@ -92,7 +114,9 @@ def plain_logits(model, ids):
 
 
 class MarkovLM(torch.nn.Module):
-    """A draft model whose logits after a token are its row of a (V, V) table, whatever came before."""
+    """A draft model whose logits after a token are its row of a (V, V) table, whatever came
+    before.
+    """
 
     def __init__(self, table: torch.Tensor) -> None:
         super().__init__()
@@ -111,12 +135,18 @@ class MarkovLM(torch.nn.Module):
         return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:]])
 
 
-def keeps_the_distribution(method, sampling, table, draft_table, prompt=(0,), length=3, draws=400) -> float:
-    """p-value: are the strings that ``method`` emits with a Markov draft the Markov target's own?"""
+def keeps_the_distribution(
+    method, sampling, table, draft_table, prompt=(0,), length=3, draws=400
+) -> float:
+    """p-value: are the strings that ``method`` emits with a Markov draft the Markov target's
+    own?
+    """
     engine = MarkovEngine(table)
     fitted(method, MarkovLM(draft_table), sampling, vocab=len(table))
     found = emitted(engine, method, sampling, prompt, length, draws)
-    return p_value(found, exact(lambda context: engine.distribution_after(context, sampling), prompt, length))
+    return p_value(
+        found, exact(lambda context: engine.distribution_after(context, sampling), prompt, length)
+    )
 
 
 def markov_tables(vocab: int = 5, seed: int = 3, spread: float = 1.5):
@@ -130,7 +160,8 @@ def draft_together(drafters, contexts, budget=64):
     """The drafts of requests that share the forwards of their drafters; none of them fails."""
     asked, drafts = [SharedRequest(None) for _ in drafters], [EMPTY] * len(drafters)
     waiting = [(number, drafter.drafting(ids, budget), None)
-               for number, (drafter, ids) in enumerate(zip(drafters, contexts, strict=True))]  # fmt: skip
+               for number,
+               (drafter, ids) in enumerate(zip(drafters, contexts, strict=True))]  # fmt: skip
     while waiting:
         waiting = draft_on(waiting, asked, drafts)
     assert [each.error for each in asked] == [None] * len(drafters)

@@ -16,10 +16,15 @@ CHAIN, TREE = (-1, 0, 1), (-1, -1, 0, 0, 1)
 
 
 def laws(seed: int, sharpness: float = 1.5) -> tuple[Tensor, Tensor]:
-    """(V + 1, V) target's and drafter's distribution after each token; the last row: after the prompt."""
+    """(V + 1, V) target's and drafter's distribution after each token; the last row: after the
+    prompt.
+    """
     random = torch.Generator().manual_seed(seed)
     shape = (VOCAB + 1, VOCAB)
-    return tuple((torch.randn(shape, generator=random, dtype=torch.float64) * sharpness).softmax(-1) for _ in range(2))  # type: ignore[return-value]
+    return tuple(
+        (torch.randn(shape, generator=random, dtype=torch.float64) * sharpness).softmax(-1)
+        for _ in range(2)
+    )  # type: ignore[return-value]
 
 
 def drafts(drawn: Tensor, parents: Sequence[int], replace: bool):

@@ -1,4 +1,5 @@
-"""Trained heads as plain modules, whose ``state_dict`` has the published names, and what they would draft from scratch.
+"""Trained heads as plain modules, whose ``state_dict`` has the published names, and what they would
+draft from scratch.
 
 Nothing here knows of caches: a head is run over its whole input every time.
 """
@@ -13,7 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import LlamaConfig, LlamaModel, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.drafts import root_paths
@@ -27,8 +32,16 @@ from specbench.models.facade import ModelCard, Target
 from specbench.types import Prefill
 
 CONTEXT = 512
-SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "vocab_size": VOCAB, "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "max_position_embeddings": 64}  # fmt: skip
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCAB,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 5000.0,
+    "max_position_embeddings": 64,
+}
 
 # Values that a setting of a configuration may have, of every type that JSON has.
 HOSTILE = (None, True, 0, -1, 1.5, 10**12, "x", [], ["x"], [1, 1], {}, {"x": 1})
@@ -43,7 +56,9 @@ def near(value) -> list:
 
 
 def damaged(state, name) -> list[dict]:
-    """The tensors of a checkpoint with one that is missing, renamed, of another shape or type, not finite, too many."""
+    """The tensors of a checkpoint with one that is missing, renamed, of another shape or type, not
+    finite, too many.
+    """
     weight, other = state[name], {each: kept for each, kept in state.items() if each != name}
     changes = [
         {}, {f"{name}s": weight}, {name: weight[:-1].clone()}, {name: weight[None].clone()},
@@ -58,7 +73,9 @@ def damaged(state, name) -> list[dict]:
 def rename(folder, change) -> None:
     """Give the tensors of a checkpoint other names."""
     state = load_file(folder / "model.safetensors")
-    save_file({change(name): weight for name, weight in state.items()}, folder / "model.safetensors")
+    save_file(
+        {change(name): weight for name, weight in state.items()}, folder / "model.safetensors"
+    )
 
 
 # Heads of random weights.
@@ -93,7 +110,9 @@ def bound(method, model, sampling=None):
 def run(model, method, prompt=(5, 6, 7, 8), limit=60, sampling=None, seed=0, max_nodes=128):
     """The transcript of one request."""
     engine = EagerEngine(model, CONTEXT, frozenset(), max_nodes)
-    return decode(engine, method, Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu")))
+    return decode(
+        engine, method, Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu"))
+    )
 
 
 def watched(method) -> list:
@@ -103,7 +122,9 @@ def watched(method) -> list:
     def watch(prompt, prefill, seed):
         drafter = begin(prompt, prefill, seed)
         propose = drafter.propose
-        drafter.propose = lambda context, budget: made.append((list(context), propose(context, budget))) or made[-1][1]
+        drafter.propose = lambda context, budget: (
+            made.append((list(context), propose(context, budget))) or made[-1][1]
+        )
         return drafter
 
     method.begin = watch
@@ -122,7 +143,9 @@ def causal(length, dtype):
 
 
 class Base(nn.Module):
-    """Over a whole sequence: ``features`` (T, .) of tokens 0 to T - 1, ``ids`` tokens 1 to T; then a path of nodes."""
+    """Over a whole sequence: ``features`` (T, .) of tokens 0 to T - 1, ``ids`` tokens 1 to T; then
+    a path of nodes.
+    """
 
     def __init__(self, shape, extra, seed):
         super().__init__()
@@ -141,12 +164,19 @@ class Base(nn.Module):
         hidden, following = self.enter(features), torch.tensor(list(ids))
         for token in path:
             written = self.layer(model, hidden, following)[-1:]
-            hidden, following = torch.cat([hidden, written]), torch.cat([following, torch.tensor([token])])
+            hidden, following = (
+                torch.cat([hidden, written]),
+                torch.cat([following, torch.tensor([token])]),
+            )
         return self.layer(model, hidden, following)[-1]
 
     def save(self, folder, drop=(), **config):
         folder.mkdir(parents=True, exist_ok=True)
-        state = {name: weight.contiguous() for name, weight in self.state_dict().items() if name not in drop}
+        state = {
+            name: weight.contiguous()
+            for name, weight in self.state_dict().items()
+            if name not in drop
+        }
         save_file(state, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps({**self.raw, **config}))
         return str(folder)
@@ -181,7 +211,9 @@ class Eagle1(Base):
 
 
 class Eagle3(Base):
-    """Attention over normed embedding next to normed state, written as the Llama layer with wider projections."""
+    """Attention over normed embedding next to normed state, written as the Llama layer with wider
+    projections.
+    """
 
     def __init__(self, seed=0, drafted=VOCAB, features=3 * 64, ids=None, **extra):
         super().__init__(SHAPE, {"draft_vocab_size": drafted, **extra}, seed)
@@ -191,18 +223,29 @@ class Eagle3(Base):
         layer.hidden_norm = LlamaRMSNorm(hidden, eps=self.config.rms_norm_eps)
         for name in "qkv":
             old = getattr(layer.self_attn, f"{name}_proj")
-            setattr(layer.self_attn, f"{name}_proj", nn.Linear(2 * hidden, old.out_features, bias=False))
+            setattr(
+                layer.self_attn, f"{name}_proj", nn.Linear(2 * hidden, old.out_features, bias=False)
+            )
         self.norm = LlamaRMSNorm(hidden, eps=self.config.rms_norm_eps)
-        norms = [layer.hidden_norm, layer.input_layernorm, layer.post_attention_layernorm, self.norm]
+        norms = [
+            layer.hidden_norm,
+            layer.input_layernorm,
+            layer.post_attention_layernorm,
+            self.norm,
+        ]
         if self.raw.get("model_type") == "qwen3":
             norms += [layer.self_attn.q_norm, layer.self_attn.k_norm]
         if (count := self.raw.get("num_hidden_layers", 1)) > 1:
-            self.layers = nn.ModuleDict({str(place): self.block(place) for place in range(1, count)})
+            self.layers = nn.ModuleDict(
+                {str(place): self.block(place) for place in range(1, count)}
+            )
         if self.raw.get("norm_before_fc"):
             self.input_norm = LlamaRMSNorm(features, eps=self.config.rms_norm_eps)
             norms.append(self.input_norm)
         if self.raw.get("fc_norm"):
-            self.fc_norm = nn.ModuleList(LlamaRMSNorm(features // 3, eps=self.config.rms_norm_eps) for _ in range(3))
+            self.fc_norm = nn.ModuleList(
+                LlamaRMSNorm(features // 3, eps=self.config.rms_norm_eps) for _ in range(3)
+            )
             norms.extend(self.fc_norm)
         if self.raw.get("embed_requires_grad"):
             self.embed_tokens = nn.Embedding(VOCAB, hidden)
@@ -212,7 +255,9 @@ class Eagle3(Base):
         self.double()
         if ids is not None:
             self.register_buffer("d2t", ids - torch.arange(drafted))
-            self.register_buffer("t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True))
+            self.register_buffer(
+                "t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True)
+            )
 
     def block(self, place):
         if self.raw.get("model_type") != "qwen3":
@@ -229,15 +274,22 @@ class Eagle3(Base):
 
     def layer(self, model, hidden, ids):
         own = self.raw.get("embed_requires_grad")
-        layer, embedded = self.midlayer, (self.embed_tokens if own else model.get_input_embeddings())(ids)
+        layer, embedded = (
+            self.midlayer,
+            (self.embed_tokens if own else model.get_input_embeddings())(ids),
+        )
         normed = layer.hidden_norm(hidden)
         both = torch.cat([layer.input_layernorm(embedded), normed], dim=-1)[None]
-        mixed = layer.self_attn(both, attention_mask=causal(len(ids), both.dtype), position_embeddings=self.turn(both))
+        mixed = layer.self_attn(
+            both, attention_mask=causal(len(ids), both.dtype), position_embeddings=self.turn(both)
+        )
         hidden = (normed if self.raw.get("norm_before_residual") else hidden) + mixed[0][0]
         written = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         for later in self.layers.values() if hasattr(self, "layers") else ():
             mask = causal(len(ids), both.dtype)
-            written = later(written[None], attention_mask=mask, position_embeddings=self.turn(both))[0]
+            written = later(
+                written[None], attention_mask=mask, position_embeddings=self.turn(both)
+            )[0]
         return self.norm(written) if self.raw.get("norm_output") else written
 
     @torch.inference_mode()
@@ -252,7 +304,12 @@ class PEagle(Eagle3):
     """EAGLE-3 that reads ``mask`` and ``mask_hidden`` in place of what it drafted."""
 
     def __init__(self, mask=3, **options):
-        options = {"embed_requires_grad": True, "speculators_model_type": "peagle", "mask_token_id": mask, **options}
+        options = {
+            "embed_requires_grad": True,
+            "speculators_model_type": "peagle",
+            "mask_token_id": mask,
+            **options,
+        }
         super().__init__(**options)
         self.mask, width = mask, self.fc.in_features
         self.mask_hidden = nn.Parameter(torch.randn(1, 1, width, dtype=torch.float64))
@@ -262,42 +319,71 @@ class PEagle(Eagle3):
         """(count, Vd) logits of the tokens behind ``ids``, from one forward over everything."""
         masked = self.enter(self.mask_hidden[0].chunk(len(features), dim=-1)).expand(count - 1, -1)
         following = torch.tensor([*ids, *[self.mask] * (count - 1)])
-        return self.logits(model, self.layer(model, torch.cat([self.enter(features), masked]), following))[-count:]
+        return self.logits(
+            model, self.layer(model, torch.cat([self.enter(features), masked]), following)
+        )[-count:]
 
 
 class DFlash(Base):
-    """A block that attends to itself and to fused states of the target, written out without a cache."""
+    """A block that attends to itself and to fused states of the target, written out without a
+    cache.
+    """
 
     def __init__(
-        self, seed=0, layers=2, read=3, drafted=VOCAB, ids=None, mask=3, rank=0, own=False, kind="vanilla", **extra
+        self,
+        seed=0,
+        layers=2,
+        read=3,
+        drafted=VOCAB,
+        ids=None,
+        mask=3,
+        rank=0,
+        own=False,
+        kind="vanilla",
+        **extra,
     ):
         super().__init__({**SHAPE, "num_hidden_layers": layers, "model_type": "qwen3"}, extra, seed)
         config, self.mask = self.config, mask
         hidden, size = config.hidden_size, config.head_dim
         self.fc = nn.Linear(read * hidden, hidden, bias=False)
         self.layers = nn.ModuleList(LlamaDecoderLayer(config, place) for place in range(layers))
-        self.norm, self.hidden_norm = (LlamaRMSNorm(hidden, eps=config.rms_norm_eps) for _ in range(2))
+        self.norm, self.hidden_norm = (
+            LlamaRMSNorm(hidden, eps=config.rms_norm_eps) for _ in range(2)
+        )
         for layer in self.layers:
-            layer.self_attn.q_norm, layer.self_attn.k_norm = (LlamaRMSNorm(size, config.rms_norm_eps) for _ in range(2))
+            layer.self_attn.q_norm, layer.self_attn.k_norm = (
+                LlamaRMSNorm(size, config.rms_norm_eps) for _ in range(2)
+            )
         for norm in (module for module in self.modules() if isinstance(module, LlamaRMSNorm)):
             nn.init.normal_(norm.weight, 1.0, 0.1)
         if ids is not None:
             self.lm_head = nn.Linear(hidden, drafted, bias=False)
             self.register_buffer("d2t", ids - torch.arange(drafted))
-            self.register_buffer("t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True))
+            self.register_buffer(
+                "t2d", torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, ids, True)
+            )
         if own:
-            self.embed_tokens, self.lm_head = nn.Embedding(VOCAB, hidden), nn.Linear(hidden, VOCAB, bias=False)
+            self.embed_tokens, self.lm_head = (
+                nn.Embedding(VOCAB, hidden),
+                nn.Linear(hidden, VOCAB, bias=False),
+            )
         if rank:  # DSpark's
-            heads = {"markov_w1": nn.Embedding(VOCAB, rank), "markov_w2": nn.Linear(rank, drafted, bias=False)}
+            heads = {
+                "markov_w1": nn.Embedding(VOCAB, rank),
+                "markov_w2": nn.Linear(rank, drafted, bias=False),
+            }
             heads |= {"gated": {"gate_proj": nn.Linear(hidden + rank, rank)},
-                      "rnn": {"joint_proj": nn.Linear(2 * rank + hidden, 3 * rank)}}.get(kind, {})  # fmt: skip
+                      "rnn": {"joint_proj": nn.Linear(2 * rank + hidden, 3 * rank)}}.get(kind,
+                      {})  # fmt: skip
             self.markov_head, self.kind = nn.ModuleDict(heads), kind
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(hidden + rank, 1)})
         self.double()
 
     @torch.inference_mode()
     def biases(self, tokens, hidden):
-        """(levels, Vd) of the places behind these tokens, one place after the other; hidden: (levels, D)."""
+        """(levels, Vd) of the places behind these tokens, one place after the other; hidden:
+        (levels, D).
+        """
         heads, found = self.markov_head, []
         state = torch.zeros(heads["markov_w1"].embedding_dim, dtype=torch.float64)
         for token, place in zip(tokens, hidden, strict=False):
@@ -306,7 +392,10 @@ class DFlash(Base):
                 read = torch.sigmoid(heads["gate_proj"](torch.cat([place, read]))) * read
             if self.kind == "rnn":
                 keep, new, out = heads["joint_proj"](torch.cat([state, read, place])).chunk(3)
-                state, read = torch.sigmoid(keep) * state + torch.sigmoid(-keep) * torch.tanh(new), torch.tanh(out)
+                state, read = (
+                    torch.sigmoid(keep) * state + torch.sigmoid(-keep) * torch.tanh(new),
+                    torch.tanh(out),
+                )
             found.append(heads["markov_w2"](read))
         return torch.stack(found)
 
@@ -326,7 +415,9 @@ class DFlash(Base):
         return (self.lm_head if hasattr(self, "lm_head") else model.get_output_embeddings())(hidden)
 
     def embedded(self, model, ids):
-        return (self.embed_tokens if hasattr(self, "embed_tokens") else model.get_input_embeddings())(ids)
+        return (
+            self.embed_tokens if hasattr(self, "embed_tokens") else model.get_input_embeddings()
+        )(ids)
 
     def sees(self, layer, row, key):
         """Whether the row at a position sees that of ``key``, both after or before the root."""
@@ -348,8 +439,14 @@ class DFlash(Base):
                 read = layer.attention_conv(read, 0)
             both = torch.cat([context, read])
             size = attention.head_dim
-            query = turned(attention.q_norm(attention.q_proj(read).unflatten(-1, (-1, size))), cos[-rows:], sin[-rows:])
-            key = turned(attention.k_norm(attention.k_proj(both).unflatten(-1, (-1, size))), cos, sin)
+            query = turned(
+                attention.q_norm(attention.q_proj(read).unflatten(-1, (-1, size))),
+                cos[-rows:],
+                sin[-rows:],
+            )
+            key = turned(
+                attention.k_norm(attention.k_proj(both).unflatten(-1, (-1, size))), cos, sin
+            )
             value = attention.v_proj(both).unflatten(-1, (-1, size))
             groups, out = query.shape[1] // key.shape[1], []
             for row in range(rows):
@@ -393,7 +490,10 @@ class Medusa(nn.ModuleList):
     def __init__(self, heads=4, blocks=1, hidden=64, seed=0):
         torch.manual_seed(seed)
         super().__init__(
-            nn.Sequential(*(Block(hidden, hidden) for _ in range(blocks)), nn.Linear(hidden, VOCAB, bias=False))
+            nn.Sequential(
+                *(Block(hidden, hidden) for _ in range(blocks)),
+                nn.Linear(hidden, VOCAB, bias=False),
+            )
             for _ in range(heads)
         )
         self.double()
@@ -403,24 +503,32 @@ class Hydra(nn.Module):
     def __init__(self, config, heads=4, blocks=4, seed=0):
         super().__init__()
         torch.manual_seed(seed)
-        one = type(config).from_dict({**config.to_dict(), "num_hidden_layers": 1, "layer_types": None})
+        one = type(config).from_dict(
+            {**config.to_dict(), "num_hidden_layers": 1, "layer_types": None}
+        )
         one._attn_implementation = "eager"
         hidden = config.hidden_size
         self.prefix_embeding_layer = LlamaModel(one)
         tied = [Block(hidden, hidden) for _ in range(heads)]
         self.hydra_mlp = nn.ModuleList(
             nn.Sequential(
-                nn.Dropout(), Block((head + 2) * hidden, hidden), *([nn.Dropout(), tied[head]] * (blocks - 1))
+                nn.Dropout(),
+                Block((head + 2) * hidden, hidden),
+                *([nn.Dropout(), tied[head]] * (blocks - 1)),
             )
             for head in range(heads)
         )
-        self.hydra_lm_head = nn.ModuleList(nn.Sequential(nn.Dropout(), nn.Linear(hidden, VOCAB)) for _ in range(heads))
+        self.hydra_lm_head = nn.ModuleList(
+            nn.Sequential(nn.Dropout(), nn.Linear(hidden, VOCAB)) for _ in range(heads)
+        )
         self.double().eval()
 
     @torch.inference_mode()
     def logits(self, model, features, path):
         """(V,) below the last token of ``path``, whose first is the root."""
-        prefix = self.prefix_embeding_layer(inputs_embeds=features[None], use_cache=False).last_hidden_state[0, -1]
+        prefix = self.prefix_embeding_layer(
+            inputs_embeds=features[None], use_cache=False
+        ).last_hidden_state[0, -1]
         head = len(path) - 1
         known = torch.cat([prefix, *model.get_input_embeddings()(torch.tensor(list(path)))])
         return self.hydra_lm_head[head](self.hydra_mlp[head](known))

@@ -1,4 +1,5 @@
-"""A server whose answers at one path are wrong, endless, slow or huge; at other paths it is ``stand_in``'s.
+"""A server whose answers at one path are wrong, endless, slow or huge; at other paths it is
+``stand_in``'s.
 
 A mode is a generator of the bytes that are sent until the client leaves. Modes of ``ANY`` are bad
 answers at every path, those of ``STREAM`` and ``METRICS`` at one. ``server.hostile`` is the path,
@@ -43,7 +44,9 @@ def bomb() -> Iterator[bytes]:
     """Blanks without end, compressed 1,000 times."""
     yield head(JSON, b"Content-Encoding: gzip")
     packer = zlib.compressobj(wbits=31)
-    first, block = (packer.compress(b" " * size) + packer.flush(zlib.Z_FULL_FLUSH) for size in (MUCH, MUCH << 4))
+    first, block = (
+        packer.compress(b" " * size) + packer.flush(zlib.Z_FULL_FLUSH) for size in (MUCH, MUCH << 4)
+    )
     yield from forever(first, block)  # after a flush the same bytes mean the same
 
 
@@ -65,7 +68,9 @@ ANY: dict[str, Mode] = {
     "html": lambda: forever(head(HTML), b"<p>word</p>"),
     "status_500": lambda: forever(b"HTTP/1.1 500 No\r\n\r\n", b"error "),
     "missing": lambda: iter([b"HTTP/1.1 404 No\r\n\r\n"]),
-    "redirect": lambda: iter([b"HTTP/1.1 302 Found\r\nLocation: /v1/models\r\nContent-Length: 0\r\n\r\n"]),
+    "redirect": lambda: iter(
+        [b"HTTP/1.1 302 Found\r\nLocation: /v1/models\r\nContent-Length: 0\r\n\r\n"]
+    ),
     "chunked": lambda: forever(head(JSON, CHUNKED), b"5\r\n[1,1,\r\n"),
     "length_short": lambda: iter([head(JSON, b"Content-Length: 99") + b"{}"]),
     "gzip": bomb,
@@ -86,14 +91,19 @@ STREAM: dict[str, Mode] = {
     "deep": lambda: forever(head(EVENTS) + b"data: ", b"["),
     "texts": lambda: forever(head(EVENTS), event({"text": "word " * 50})),
     "after_done": lambda: forever(head(EVENTS) + ANSWERED + DONE, b"data: {}\n\n"),
-    "histogram": lambda: iter([
-        head(EVENTS) + ANSWERED
-        + b'data: {"metrics": {"speculative_decoding": {"num_accepted_draft_tokens": 0, "num_spec_steps": 90,'
-        b' "num_draft_tokens": 9, "acceptance_histogram": [900000000000]}}}\n\n' + DONE
-    ]),
-}  # fmt: skip
+    "histogram": lambda: iter(
+        [
+            head(EVENTS)
+            + ANSWERED
+            + b'data: {"metrics": {"speculative_decoding": {"num_accepted_draft_tokens": 0,'
+            b' "num_spec_steps": 90,'
+            b' "num_draft_tokens": 9, "acceptance_histogram": [900000000000]}}}\n\n' + DONE
+        ]
+    ),
+}
 COUNTERS = "".join(
-    f"vllm:spec_decode_{name}_total 1.0\n" for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    f"vllm:spec_decode_{name}_total 1.0\n"
+    for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
 ) + "".join(
     f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{place}"}} 1.0\n'
     for place in range(300_000)
@@ -104,7 +114,12 @@ METRICS: dict[str, Mode] = {
 }
 PACKED = gzip.compress(b'{"tokens": null}')
 LENGTH = b"Content-Length: %d" % len(PACKED)
-MODES = ANY | STREAM | METRICS | {"packed": lambda: iter([head(JSON, LENGTH, b"Content-Encoding: gzip") + PACKED])}
+MODES = (
+    ANY
+    | STREAM
+    | METRICS
+    | {"packed": lambda: iter([head(JSON, LENGTH, b"Content-Encoding: gzip") + PACKED])}
+)
 
 
 class Handler(stand_in.Handler):

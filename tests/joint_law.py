@@ -1,4 +1,6 @@
-"""A joint-law test: are the strings that a method emits distributed as the target's own? Against exact enumeration."""
+"""A joint-law test: are the strings that a method emits distributed as the target's own? Against
+exact enumeration.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from specbench.models.eager.engine import EagerEngine, EagerRequest
 from specbench.models.engine import Engine, Silent
 from specbench.types import Lossy, Needs
 
-LEAST = 5.0  # expected count of an outcome; rarer ones are put together, as the chi-square test wants it
+# expected count of an outcome; rarer ones are put together, as the chi-square test wants it
+LEAST = 5.0
 
 
 class _NoCache:
@@ -50,7 +53,9 @@ class MarkovEngine(EagerEngine):
         return sampling(self.table[context[-1]][None])[0]
 
 
-def exact(after: Callable[[Sequence[int]], Tensor], prompt: Sequence[int], length: int) -> dict[tuple[int, ...], float]:
+def exact(
+    after: Callable[[Sequence[int]], Tensor], prompt: Sequence[int], length: int
+) -> dict[tuple[int, ...], float]:
     """String -> probability, of all strings of ``length`` tokens behind ``prompt``."""
     known: dict[tuple[int, ...], list[float]] = {}
     found: dict[tuple[int, ...], float] = {}
@@ -79,12 +84,20 @@ def emitted(
     clock = Clock(torch.device("cpu"))
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(draws):
-        found[tuple(decode(engine, method, Request(list(prompt), length, sampling, seed, rule), clock).ids)] += 1
+        found[
+            tuple(
+                decode(
+                    engine, method, Request(list(prompt), length, sampling, seed, rule), clock
+                ).ids
+            )
+        ] += 1
     return found
 
 
 def p_value(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> float:
-    """Of the chi-square test of ``counts`` against ``law``; 0 where something impossible was emitted."""
+    """Of the chi-square test of ``counts`` against ``law``; 0 where something impossible was
+    emitted.
+    """
     draws = sum(counts.values())
     if any(law.get(string, 0.0) == 0.0 for string in counts):
         return 0.0

@@ -1,4 +1,6 @@
-"""MTP modules as their authors have them, over a whole sequence and without a cache, and checkpoints of each layout."""
+"""MTP modules as their authors have them, over a whole sequence and without a cache, and
+checkpoints of each layout.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ EIGENNAMES = dict(zip(PARTS, ("eh_proj", "hnorm", "enorm", "shared_head.norm"), 
 QWEN = ("fc", "pre_fc_norm_hidden", "pre_fc_norm_embedding", "norm")
 NATIVE = {"num_nextn_predict_layers": 1}
 LAYOUTS = {
-    "mimo": ("qwen2", {"model_type": "mimo", "attention_bias": True, **NATIVE}, "model.mtp_layers.0."),
+    "mimo": (
+        "qwen2",
+        {"model_type": "mimo", "attention_bias": True, **NATIVE},
+        "model.mtp_layers.0.",
+    ),
     "deepseek": ("llama", {"model_type": "llama", **NATIVE}, f"model.layers.{LAYERS}."),
     "speculators": ("qwen3", {"model_type": "qwen3"}, "mtp_layers.0."),
 }
@@ -42,14 +48,22 @@ class Module(nn.Module):
     def __init__(self, layout: str, place: int = 0, **shape) -> None:
         super().__init__()
         torch.manual_seed(4 + place)
-        self.nested = layout == "speculators"  # the layer's settings are a part of the configuration
+        # the layer's settings are a part of the configuration
+        self.nested = layout == "speculators"
         self.layout, (family, raw, first) = layout, LAYOUTS[layout]
-        self.raw, self.names = {**SHAPE, "head_dim": 16, **raw}, EIGENNAMES if layout == "deepseek" else {}
+        self.raw, self.names = (
+            {**SHAPE, "head_dim": 16, **raw},
+            EIGENNAMES if layout == "deepseek" else {},
+        )
         stem, number, _ = first.rsplit(".", 2)
         self.prefix = f"{stem}.{int(number) + place}."
         config = AutoConfig.for_model(family, **{**SHAPE, "head_dim": 16, **shape})
         config._attn_implementation = "eager"
-        layers = {"qwen2": Qwen2DecoderLayer, "llama": LlamaDecoderLayer, "qwen3": Qwen3DecoderLayer}
+        layers = {
+            "qwen2": Qwen2DecoderLayer,
+            "llama": LlamaDecoderLayer,
+            "qwen3": Qwen3DecoderLayer,
+        }
         self.block, self.rope = layers[family](config, 0), [LlamaRotaryEmbedding(config)]
         self.input_proj = nn.Linear(128, 64, bias=False)
         for name in ("hidden_layernorm", "token_layernorm", "final_layernorm"):
@@ -72,13 +86,18 @@ class Module(nn.Module):
         places = torch.arange(len(ids))
         if self.wrong == "positions":
             places[-1] += 1
-        given = {"position_embeddings": self.rope[0](mixed, places[None]), "position_ids": places[None]}
+        given = {
+            "position_embeddings": self.rope[0](mixed, places[None]),
+            "position_ids": places[None],
+        }
         written = self.block(mixed, attention_mask=causal(len(ids), mixed.dtype), **given)[0]
         return written if self.layout == "deepseek" else self.final_layernorm(written)
 
     @torch.inference_mode()
     def rows(self, model, ids, drafted=None, length=4):
-        """(length, V) logits behind ``ids`` and the tokens drafted so far, each the best one or that of ``drafted``."""
+        """(length, V) logits behind ``ids`` and the tokens drafted so far, each the best one or
+        that of ``drafted``.
+        """
         bare = self.layout == "mimo" and not self.fast
         hidden = bare_states(model, ids[:-1]) if bare else states(model, ids[:-1])[-1]
         following, found = torch.tensor(ids[1:]), []
@@ -95,14 +114,24 @@ class Module(nn.Module):
 
     def configure(self, raw):
         """What a configuration states of the layer."""
-        own = {name: raw[name] for name in (*SHAPE, "head_dim", "rope_scaling") if raw.get(name) is not None}
+        own = {
+            name: raw[name]
+            for name in (*SHAPE, "head_dim", "rope_scaling")
+            if raw.get(name) is not None
+        }
         return AutoConfig.for_model(LAYOUTS[self.layout][0], **{"head_dim": 16, **own})
 
     def restated(self, raw):
         """The module with the layer that another configuration states."""
-        other, config = copy.deepcopy(self), self.configure(raw.get("transformer_layer_config") or raw)
+        other, config = (
+            copy.deepcopy(self),
+            self.configure(raw.get("transformer_layer_config") or raw),
+        )
         config._attn_implementation = config._experts_implementation = "eager"
-        other.block, other.rope = type(self.block)(config, self.block.self_attn.layer_idx), [type(self.rope[0])(config)]
+        other.block, other.rope = (
+            type(self.block)(config, self.block.self_attn.layer_idx),
+            [type(self.rope[0])(config)],
+        )
         other.block.load_state_dict(self.block.state_dict())
         for norm in (other.hidden_layernorm, other.token_layernorm, other.final_layernorm):
             norm.eps = norm.variance_epsilon = config.rms_norm_eps
@@ -120,7 +149,10 @@ class Module(nn.Module):
                     parts = {"down_proj": both}
                     if last == "gate_up_proj":
                         parts = dict(zip(("gate_proj", "up_proj"), both.chunk(2), strict=True))
-                    found |= {f"{self.prefix}{stem}.{expert}.{part}.weight": parts[part].clone() for part in parts}
+                    found |= {
+                        f"{self.prefix}{stem}.{expert}.{part}.weight": parts[part].clone()
+                        for part in parts
+                    }
             elif stem not in drop:
                 found[f"{self.prefix}{stem}.{last}"] = weight.contiguous()
         return found
@@ -134,12 +166,18 @@ class Module(nn.Module):
             save_file({**self.tensors(drop), **dict(more)}, folder / "model.safetensors")
         else:
             stored = {**self.tensors(drop), **dict(more), "model.norm.weight": torch.ones(64)}
-            placed = {name: f"model-{place % 2}.safetensors" for place, name in enumerate(sorted(stored))}
+            placed = {
+                name: f"model-{place % 2}.safetensors" for place, name in enumerate(sorted(stored))
+            }
             for part in set(placed.values()):
                 save_file(
-                    {name: stored[name] for name, at in placed.items() if at == part}, folder / part, {"format": "pt"}
+                    {name: stored[name] for name, at in placed.items() if at == part},
+                    folder / part,
+                    {"format": "pt"},
                 )
-            (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+            (folder / "model.safetensors.index.json").write_text(
+                json.dumps({"metadata": {}, "weight_map": placed})
+            )
         (folder / "config.json").write_text(json.dumps(raw))
         return str(folder)
 
@@ -154,19 +192,28 @@ class FamilyModule(Module):
         self.raw = {**model.config.to_dict(), **NATIVE, "dtype": None}
         gated = model.config.model_type == "qwen3_next"
         if gated:
-            self.layout, self.names, self.inner = "speculators", dict(zip(PARTS, QWEN, strict=True)), "layers.0."
+            self.layout, self.names, self.inner = (
+                "speculators",
+                dict(zip(PARTS, QWEN, strict=True)),
+                "layers.0.",
+            )
             self.prefix = "mtp."
             del self.raw["num_nextn_predict_layers"]
         else:
             self.layout, self.names = "deepseek", EIGENNAMES
             self.prefix = f"model.layers.{LAYERS + place}."
-        self.block, self.rope = type(model.model.layers[-1])(model.config, 1), [model.model.rotary_emb]
+        self.block, self.rope = (
+            type(model.model.layers[-1])(model.config, 1),
+            [model.model.rotary_emb],
+        )
         self.input_proj = nn.Linear(128, 64, bias=False)
         for name in PARTS[1:]:
             setattr(self, name, type(model.model.norm)(64, eps=model.config.rms_norm_eps))
         for name, weight in self.state_dict().items():
             about = 0.0 if gated or "bias" in name else 1.0
-            nn.init.normal_(weight, *((about, 0.3) if "norm" in name or "bias" in name else (0.0, 0.3)))
+            nn.init.normal_(
+                weight, *((about, 0.3) if "norm" in name or "bias" in name else (0.0, 0.3))
+            )
         self.double()
 
     def configure(self, raw):
@@ -175,7 +222,8 @@ class FamilyModule(Module):
 
 @torch.inference_mode()
 def in_turn(modules, model, ids, length, drafted=()):
-    """(length, V) logits by the report's equations, in float64: every module over all rows, as often as it is needed.
+    """(length, V) logits by the report's equations, in float64: every module over all rows, as
+    often as it is needed.
 
     drafted: tokens in place of the best ones.
     """
@@ -186,7 +234,8 @@ def in_turn(modules, model, ids, length, drafted=()):
         hidden, last = first, min(depth, len(modules))
         for k, module in enumerate(modules[:last], 1):
             read, hidden = hidden, module.layer(model, hidden, torch.tensor(known[k : k + rows]))
-        for more in range(1, depth - last + 1):  # behind the last module: a row more, which reads its own state
+        # behind the last module: a row more, which reads its own state
+        for more in range(1, depth - last + 1):
             read = torch.cat([read, hidden[-1:]])
             hidden = module.layer(model, read, torch.tensor(known[last : last + rows + more]))
         state = module.final_layernorm(hidden) if module.layout == "deepseek" else hidden
@@ -199,17 +248,20 @@ def in_turn(modules, model, ids, length, drafted=()):
 def bare_states(model, ids):
     """(T, D) what the final norm reads."""
     seen = []
-    hook = model.model.norm.register_forward_pre_hook(lambda module, given: seen.append(given[0][0]))
+    hook = model.model.norm.register_forward_pre_hook(
+        lambda module, given: seen.append(given[0][0])
+    )
     model(torch.tensor([list(ids)]), use_cache=False)
     hook.remove()
     return seen[0]
 
 
 def refuse_or_draft(model, module, folder, plain, names) -> None:
-    """Give each setting each hostile value and others: the module is refused with an InputError, or drafts as stated.
+    """Give each setting each hostile value and others: the module is refused with an InputError, or
+    drafts as stated.
 
-    What a model states of its layers by their places (``ALONE``) is left to the module's tensors, and so is the number
-    of key heads; dropout changes nothing.
+    What a model states of its layers by their places (``ALONE``) is left to the module's tensors,
+    and so is the number of key heads; dropout changes nothing.
     """
     ids, sampling, accepted = [5, 6, 7, 8, 9], Sampling(0.8, top_k=20), 0
     for name in names:
@@ -224,6 +276,10 @@ def refuse_or_draft(model, module, folder, plain, names) -> None:
                 raise AssertionError(f"{name}={value!r} ends in {error!r}") from error
             accepted += 1
             idle = name in (*ALONE, "num_key_value_heads", "attention_dropout")
-            rows = module.restated(plain if idle else stated).rows(model, ids, draft.tokens.tolist(), 2)
-            assert torch.allclose(draft.probs, sampling(rows), atol=1e-4, rtol=1e-3), f"{name}={value!r}"
+            rows = module.restated(plain if idle else stated).rows(
+                model, ids, draft.tokens.tolist(), 2
+            )
+            assert torch.allclose(draft.probs, sampling(rows), atol=1e-4, rtol=1e-3), (
+                f"{name}={value!r}"
+            )
     assert accepted

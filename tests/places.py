@@ -1,7 +1,9 @@
-"""Several devices on a machine that has none: tensors carry the name of a place, and operations that mix places fail.
+"""Several devices on a machine that has none: tensors carry the name of a place, and operations
+that mix places fail.
 
-Places are ``cpu:0``, ``cpu:1`` and so on; ``cpu`` is the host. As on GPUs a tensor moves by ``to``, a copy may cross,
-an index may come from the host, and so may a number (a tensor without dimensions).
+Places are ``cpu:0``, ``cpu:1`` and so on; ``cpu`` is the host. As on GPUs a tensor moves by ``to``,
+a copy may cross, an index may come from the host, and so may a number (a tensor without
+dimensions).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class MixedPlaces(RuntimeError):
 
 
 class Places(TorchFunctionMode):
-    """While it is entered, places are watched. moved: (from, to) -> tensors that were moved by ``to``."""
+    """While it is entered, places are watched. moved: (from, to) -> tensors that were moved by
+    ``to``.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +67,9 @@ class Places(TorchFunctionMode):
         if name in MOVING and place_of(args[0]) != there:
             self.moved[str(place_of(args[0])), str(there)] += 1
             found = found.clone() if found is args[0] else found
-        tree_map(lambda leaf: self._tag(leaf, there) if isinstance(leaf, torch.Tensor) else None, found)
+        tree_map(
+            lambda leaf: self._tag(leaf, there) if isinstance(leaf, torch.Tensor) else None, found
+        )
         return found
 
     @staticmethod
@@ -87,7 +93,9 @@ class Places(TorchFunctionMode):
 
     @staticmethod
     def _of(tensors) -> torch.device:
-        return next((place_of(each) for each in tensors if each.dim() or place_of(each) != HOST), HOST)
+        return next(
+            (place_of(each) for each in tensors if each.dim() or place_of(each) != HOST), HOST
+        )
 
     @staticmethod
     def _require_one(name, tensors) -> None:
@@ -104,7 +112,9 @@ class Places(TorchFunctionMode):
 
 
 def spread_layers(model, split: int, monkeypatch):
-    """A model whose layers from ``split`` on lie on ``cpu:1`` and whose others on ``cpu:0``, by the library's hooks."""
+    """A model whose layers from ``split`` on lie on ``cpu:1`` and whose others on ``cpu:0``, by the
+    library's hooks.
+    """
 
     def tag(module, name, device, *_, **__):
         owner, _, kind = name.rpartition(".")
@@ -117,5 +127,6 @@ def spread_layers(model, split: int, monkeypatch):
     where = {f"model.layers.{each}": f"cpu:{int(each >= split)}" for each in range(count)}
     first, last = ("model.embed_tokens", "model.rotary_emb"), ("model.norm", "lm_head")
     where |= dict.fromkeys(first, "cpu:0") | dict.fromkeys(last, "cpu:1")
-    options = {"main_device": "cpu:0", "skip_keys": "past_key_values", "force_hooks": True}  # as from_pretrained has it
+    # as from_pretrained has it
+    options = {"main_device": "cpu:0", "skip_keys": "past_key_values", "force_hooks": True}
     return accelerate.dispatch_model(model, where, **options)

@@ -1,4 +1,6 @@
-"""A stand-in for CUDA graphs on a CPU: what is recorded once fills the same outputs at every later call."""
+"""A stand-in for CUDA graphs on a CPU: what is recorded once fills the same outputs at every later
+call.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ def played(engine: FastEngine) -> FastEngine:
 
 
 class Playback(Graphs):
-    """As on a GPU, without one: the first call runs once, then is recorded; later ones fill the same outputs.
+    """As on a GPU, without one: the first call runs once, then is recorded; later ones fill the
+    same outputs.
 
-    A recording may have its memory between the steps of an earlier one, so replaying that one loses its outputs.
+    A recording may have its memory between the steps of an earlier one, so replaying that one loses
+    its outputs.
     """
 
     capturing = True
@@ -51,7 +55,9 @@ class Playback(Graphs):
             yield from (each for each in scratch if each is not None)
 
     def _first_shapes(self, call):
-        """The outputs' memory; what a recording does is undone, since a GPU would compute nothing."""
+        """The outputs' memory; what a recording does is undone, since a GPU would compute
+        nothing.
+        """
         saved = [(each, each.clone()) for each in self._own()]
         kept = call()
         for each, before in saved:
@@ -75,7 +81,9 @@ class Replay:
 
     def replay(self) -> None:
         playback = self.playback
-        assert playback.engine.cache._all.data_ptr() == self.place, "the cache has moved since this was recorded"
+        assert playback.engine.cache._all.data_ptr() == self.place, (
+            "the cache has moved since this was recorded"
+        )
         for later in playback.recorded[playback.recorded.index(self) + 1 :]:
             for each in playback.outputs(later.kept):
                 each.fill_(-7)

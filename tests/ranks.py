@@ -1,4 +1,6 @@
-"""Followers for tests of several ranks: some dawdle, some err; known by name, so that a process can be one of them."""
+"""Followers for tests of several ranks: some dawdle, some err; known by name, so that a process can
+be one of them.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ class Dying(Failing):
 
 
 class Recorder(Graphs):
-    """Calls as a GPU does: twice to record, once to replay. So ranks that record at different times lose each other."""
+    """Calls as a GPU does: twice to record, once to replay. So ranks that record at different times
+    lose each other.
+    """
 
     @property
     def capturing(self) -> bool:

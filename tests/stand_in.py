@@ -1,4 +1,5 @@
-"""A stand-in for a serving engine: it speaks each dialect over loopback and replays answers with known steps.
+"""A stand-in for a serving engine: it speaks each dialect over loopback and replays answers with
+known steps.
 
 A fault is planted by name. The answer is a function of the prompt, so that two servers agree.
 """
@@ -16,8 +17,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 CHAT = "/v1/chat/completions"
 STEPS = (3, 1, 2, 4, 1, 3)  # tokens of each step, over and over
 DRAFT = 4
-OWNERS = {"vllm": "vllm", "tensorrt_llm": "tensorrt_llm", "lmdeploy": "lmdeploy", "llama_cpp": "llamacpp",
-          "sglang": "sglang", "openai": "someone"}  # fmt: skip
+OWNERS = {
+    "vllm": "vllm",
+    "tensorrt_llm": "tensorrt_llm",
+    "lmdeploy": "lmdeploy",
+    "llama_cpp": "llamacpp",
+    "sglang": "sglang",
+    "openai": "someone",
+}
 
 
 def answer_of(prompt, limit: int, eos: int | None = None) -> list[int]:
@@ -47,7 +54,8 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     cut = False  # in the middle of an answer
-    disable_nagle_algorithm = True  # else a request of two small packets waits 40 ms for an acknowledgement
+    # else a request of two small packets waits 40 ms for an acknowledgement
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: object) -> None:
         """Silent."""
@@ -69,12 +77,17 @@ class Handler(BaseHTTPRequestHandler):
             return self._send(f"process_start_time_seconds {server.start}", "text/plain")
         if self.path == "/metrics" and server.counts:
             prefix = {"lmdeploy": "lmdeploy", "llama_cpp": "llamacpp"}.get(server.dialect, "vllm")
-            lines = [f'{prefix}:spec_decode_{name}_total{{model="m"}} {value}' for name, value in server.counts.items()]
+            lines = [
+                f'{prefix}:spec_decode_{name}_total{{model="m"}} {value}'
+                for name, value in server.counts.items()
+            ]
             lines += [f"{prefix}:num_requests_running 3", f"{prefix}:num_requests_waiting 1"]
             return self._send("\n".join(lines), "text/plain")
         if self.path.startswith(("/server_info", "/get_server_info", "/props")):
             synthetic = '"synthetic"' if server.fault == "synthetic" else '"standard"'
-            return self._send(f'{{"speculative_config": {{"rejection_sample_method": {synthetic}}}}}')
+            return self._send(
+                f'{{"speculative_config": {{"rejection_sample_method": {synthetic}}}}}'
+            )
         return self._send("{}", status=404)
 
     def do_POST(self) -> None:
@@ -97,7 +110,11 @@ class Handler(BaseHTTPRequestHandler):
         prompt = server.write(body) if self.path == CHAT else prompt
         if server.fault == "no_ids" and not isinstance(prompt, str):
             return self._send('{"detail": "prompt must be a string."}', status=400)
-        limit = body.get("max_tokens") or body.get("n_predict") or body["sampling_params"]["max_new_tokens"]
+        limit = (
+            body.get("max_tokens")
+            or body.get("n_predict")
+            or body["sampling_params"]["max_new_tokens"]
+        )
         self.scores = body.get("logprobs")
         with (
             server.place if limit > 1 and server.service_s else contextlib.nullcontext()
@@ -122,7 +139,9 @@ class Handler(BaseHTTPRequestHandler):
         ids = ids if seed is None else draw(limit, seed, server.fault == "law")
         sizes = [1, *steps_of(len(ids) - 1, server.speculates)]
         if server.fault == "coalesced":
-            joined = sizes[:1] + [sum(sizes[place : place + 2]) for place in range(1, len(sizes), 2)]
+            joined = sizes[:1] + [
+                sum(sizes[place : place + 2]) for place in range(1, len(sizes), 2)
+            ]
         else:
             joined = sizes
         self.send_response(200)
@@ -130,29 +149,46 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in self._events(ids, sizes, joined):
-            own = self._as_chat(event, prompt) if self.path == CHAT and event != "[DONE]" else [event]
+            own = (
+                self._as_chat(event, prompt) if self.path == CHAT and event != "[DONE]" else [event]
+            )
             for each in own:
                 self._write_chunk(b"data: " + each.encode() + b"\n\n")
         if not self.cut:
             self._write_chunk(b"")
-        if server.dialect == "llama_cpp":  # which closes without a word, though it promises to keep the connection
+        # which closes without a word, though it promises to keep the connection
+        if server.dialect == "llama_cpp":
             self.wfile.flush()
             time.sleep(0.01)
             self.close_connection = True
 
     def _as_chat(self, event: str, prompt: list[int]) -> Iterator[str]:
-        """An event of completions as those of chat completions; llama.cpp has its figures in one behind the end."""
+        """An event of completions as those of chat completions; llama.cpp has its figures in one
+        behind the end.
+        """
         found = json.loads(event)
         if self.server.dialect == "llama_cpp":
             delta = {} if found["stop"] else {"content": " a"}
-            yield json.dumps({"choices": [{"delta": delta, "finish_reason": "length" if found["stop"] else None}]})
+            yield json.dumps(
+                {
+                    "choices": [
+                        {"delta": delta, "finish_reason": "length" if found["stop"] else None}
+                    ]
+                }
+            )
             if found["stop"]:
                 usage = {"prompt_tokens": len(prompt)}
                 yield json.dumps({"choices": [], "usage": usage, "timings": found["timings"]})
             return
         for choice in found["choices"]:
             text = choice.pop("text")
-            name = "tool_calls" if self.server.fault == "tool_parser" else "reasoning" if "w1" in text else "content"
+            name = (
+                "tool_calls"
+                if self.server.fault == "tool_parser"
+                else "reasoning"
+                if "w1" in text
+                else "content"
+            )
             choice["delta"] = {name: [text] if name == "tool_calls" else text}
         if self.server.dialect == "vllm":
             found["prompt_token_ids"] = prompt
@@ -180,7 +216,9 @@ class Handler(BaseHTTPRequestHandler):
                 yield json.dumps({"choices": []})
             part, last = ids[place : place + size], number == len(joined) - 1
             place += size
-            for event in self._chunk(part, place, sizes, last and server.fault != "no_finish", last):
+            for event in self._chunk(
+                part, place, sizes, last and server.fault != "no_finish", last
+            ):
                 yield server.change(json.dumps(event))
         self._count(sizes)
         yield "[DONE]"
@@ -201,7 +239,9 @@ class Handler(BaseHTTPRequestHandler):
             for name, more in zip(server.counts, (steps, drafted, accepted + wrong), strict=True):
                 server.counts[name] += more
 
-    def _chunk(self, part: list[int], so_far: int, sizes: list[int], ended: bool, last: bool) -> Iterator[dict]:
+    def _chunk(
+        self, part: list[int], so_far: int, sizes: list[int], ended: bool, last: bool
+    ) -> Iterator[dict]:
         server = self.server
         steps, drafted, accepted, histogram = self.figures(sizes)
         adds = last and server.speculates and server.per_request
@@ -209,15 +249,30 @@ class Handler(BaseHTTPRequestHandler):
             for token in part:
                 yield {"content": "x", "tokens": [token], "stop": False}
             if ended:
-                timings = {"predicted_n": so_far} | ({"draft_n": drafted, "draft_n_accepted": accepted} if adds else {})
-                yield {"content": "", "tokens": [], "stop": True, "stop_type": "limit", "timings": timings}
+                timings = {"predicted_n": so_far} | (
+                    {"draft_n": drafted, "draft_n_accepted": accepted} if adds else {}
+                )
+                yield {
+                    "content": "",
+                    "tokens": [],
+                    "stop": True,
+                    "stop_type": "limit",
+                    "timings": timings,
+                }
             return
         if server.dialect in ("sglang", "lmdeploy"):
             self.sent = [] if so_far == len(part) else self.sent
             self.sent += part
-            meta = {"completion_tokens": so_far, "finish_reason": {"type": "length"} if ended else None}
+            meta = {
+                "completion_tokens": so_far,
+                "finish_reason": {"type": "length"} if ended else None,
+            }
             if adds and server.dialect == "sglang":
-                meta |= {"spec_verify_ct": steps, "spec_accept_token_num": accepted, "spec_draft_token_num": drafted}
+                meta |= {
+                    "spec_verify_ct": steps,
+                    "spec_accept_token_num": accepted,
+                    "spec_draft_token_num": drafted,
+                }
                 meta |= {"spec_accept_histogram": histogram}
             yield {"text": "x", "output_ids": list(self.sent), "meta_info": meta}
             return
@@ -228,24 +283,44 @@ class Handler(BaseHTTPRequestHandler):
         elif server.fault == "no_ids":
             choice["text"] = " a"
         if self.scores and last:
-            best = {f"token_id:{token}": -0.7 - server.gap * (token % 2) for token in range(40, 241)}
+            best = {
+                f"token_id:{token}": -0.7 - server.gap * (token % 2) for token in range(40, 241)
+            }
             choice |= {"logprobs": {"top_logprobs": [best]}}
         if adds and server.dialect == "tensorrt_llm":
             choice["avg_decoded_tokens_per_iter"] = so_far / (steps + 1)
         yield {"choices": [choice]}
         if adds and server.dialect == "vllm":
-            found = {"num_spec_steps": steps, "num_draft_tokens": drafted, "num_accepted_draft_tokens": accepted}
-            yield {"choices": [], "metrics": {"speculative_decoding": found | {"acceptance_histogram": histogram}}}
+            found = {
+                "num_spec_steps": steps,
+                "num_draft_tokens": drafted,
+                "num_accepted_draft_tokens": accepted,
+            }
+            yield {
+                "choices": [],
+                "metrics": {"speculative_decoding": found | {"acceptance_histogram": histogram}},
+            }
 
 
 @contextlib.contextmanager
 def serving(
-    dialect="vllm", fault="", speculates=True, counts=True, per_request=True, handler=Handler, port=0
+    dialect="vllm",
+    fault="",
+    speculates=True,
+    counts=True,
+    per_request=True,
+    handler=Handler,
+    port=0,
 ) -> Iterator[ThreadingHTTPServer]:
     """A server on a port of loopback, 0 a free one, with its address as ``url``."""
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
-    server.dialect, server.fault, server.speculates, server.per_request = dialect, fault, speculates, per_request
+    server.dialect, server.fault, server.speculates, server.per_request = (
+        dialect,
+        fault,
+        speculates,
+        per_request,
+    )
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     server.counts = dict.fromkeys(names, 0) if counts else {}
     server.change = lambda event: event  # its text, before it is sent
@@ -255,7 +330,9 @@ def serving(
     server.place, server.answered, server.stops_at = threading.Lock(), 0, -1
     server.stopped, server.release = threading.Event(), threading.Event()
     server.asked, server.url = [], f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield server

@@ -54,7 +54,9 @@ class Bad:
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def bad(arguments: str, *words: str, name: str = "", files: Files | None = None, loads: bool = False) -> Bad:
+def bad(
+    arguments: str, *words: str, name: str = "", files: Files | None = None, loads: bool = False
+) -> Bad:
     """Of ``specbench ARGUMENTS`` into ``run``; of ``method=[pld]`` if it names no methods."""
     given = shlex.split(arguments)
     if not any(item.startswith("method=") for item in given):
@@ -131,7 +133,9 @@ SETTINGS = (
 )
 
 
-def model(name: str, *words: str, loads: bool = False, **files: str | bytes | Callable[[bytes], bytes]) -> Bad:
+def model(
+    name: str, *words: str, loads: bool = False, **files: str | bytes | Callable[[bytes], bytes]
+) -> Bad:
     """Of the bundled model with other files; a name's last underscore is its dot."""
 
     def write(folder: Path) -> None:
@@ -191,9 +195,13 @@ MODELS = (
     model("weights NaN", "not finite", loads=True, model_safetensors=data_of(b"\xff")),
     model("weights zero", "all equal", loads=True, model_safetensors=data_of(b"\0")),
     model("config text", "config.json", "JSON", config_json="hello"),
-    model("config key twice", "'vocab_size' twice", config_json='{"vocab_size": 1, "vocab_size": 2}'),
+    model(
+        "config key twice", "'vocab_size' twice", config_json='{"vocab_size": 1, "vocab_size": 2}'
+    ),
     model("tokenizer text", "model.tokenizer=model", tokenizer_json="hello"),
-    model("endless answers", "eos_token_id", "'abc'", generation_config_json='{"eos_token_id": "abc"}'),
+    model(
+        "endless answers", "eos_token_id", "'abc'", generation_config_json='{"eos_token_id": "abc"}'
+    ),
     model(
         "endless template",
         "Range too big",

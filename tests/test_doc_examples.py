@@ -1,4 +1,6 @@
-"""The README's own commands, run; and the methods that README and docs/adding_a_method.md write down, as they say."""
+"""The README's own commands, run; and the methods that README and docs/adding_a_method.md write
+down, as they say.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from specbench import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 README, ADDING = ROOT / "README.md", ROOT / "docs/adding_a_method.md"
-FILE = re.compile(r"^`((?:methods|conf)/[\w/]+\.(?:py|yaml))`[^`]*:\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE = re.compile(
+    r"^`((?:methods|conf)/[\w/]+\.(?:py|yaml))`[^`]*:\n\n```\w+\n(.*?)^```",
+    re.MULTILINE | re.DOTALL,
+)
 # The page leaves this yaml to its reader.
 SUCCESSOR = """# @package method.successor
 # What the target would say after each token: an example.
@@ -28,7 +33,13 @@ reset: case
 depth: 4
 """
 NAMES = ("echo", "repeat_last", "successor")
-SMALL = ("suite.limit=1", "suite.first=3", "decode.max_new_tokens=24", "measure.warmup=0", "report.plots=false")
+SMALL = (
+    "suite.limit=1",
+    "suite.first=3",
+    "decode.max_new_tokens=24",
+    "measure.warmup=0",
+    "report.plots=false",
+)
 
 pytestmark = pytest.mark.skipif(not ADDING.is_file(), reason="an installed package has no docs/")
 
@@ -40,7 +51,9 @@ def files_of(page: Path) -> dict[str, str]:
 
 def line_of(start: str) -> list[str]:
     """The arguments of the README's one command that begins so."""
-    [line] = re.findall(rf"^specbench ({re.escape(start)}.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    [line] = re.findall(
+        rf"^specbench ({re.escape(start)}.*)$", README.read_text(encoding="utf-8"), re.MULTILINE
+    )
     return shlex.split(line)
 
 
@@ -52,7 +65,9 @@ def write_files(folder: Path, *shown: dict[str, str]) -> None:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A command in an empty folder, with the README's method as if it were in ``methods/`` and ``conf/method/``."""
+    """A command in an empty folder, with the README's method as if it were in ``methods/`` and
+    ``conf/method/``.
+    """
     write_files(tmp_path, files_of(README))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path / "methods")])
@@ -68,12 +83,18 @@ def run(tmp_path, monkeypatch):
 
 def row_of(name: str, text: str) -> list[str]:
     """The words of a method's row in the first table of a terminal."""
-    return next(words for line in text.splitlines() if (words := line.split())[:1] == [name] and "%" in line)
+    return next(
+        words for line in text.splitlines() if (words := line.split())[:1] == [name] and "%" in line
+    )
 
 
 def test_the_pages_show_the_files_that_they_speak_of():
     assert set(files_of(README)) == {"methods/echo.py", "conf/method/echo.yaml"}
-    assert {"methods/repeat_last.py", "conf/method/repeat_last.yaml", "methods/successor.py"} == set(files_of(ADDING))
+    assert {
+        "methods/repeat_last.py",
+        "conf/method/repeat_last.yaml",
+        "methods/successor.py",
+    } == set(files_of(ADDING))
     assert len(files_of(README)["methods/echo.py"].splitlines()) <= 25
 
 
@@ -98,7 +119,10 @@ def test_the_readmes_commands_run_in_their_order(run):
         line.split() for line in compared.splitlines()
     ]
     differing = run(*line_of("diff")).stdout
-    assert re.search(r"\d+ records are in both \(\d+ and \d+ are in one only\); \d+ have the same tokens", differing)
+    assert re.search(
+        r"\d+ records are in both \(\d+ and \d+ are in one only\); \d+ have the same tokens",
+        differing,
+    )
     assert "method.pld.num_draft" in differing
     swept = run(*own, *line_of("-m 'method=[echo]'"), *SMALL, "suite.first=1").stdout
     assert "3 of 3: method.echo.span=8" in swept
@@ -107,22 +131,32 @@ def test_the_readmes_commands_run_in_their_order(run):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_laptops_table_is_what_its_commands_print(run, data):
-    """On the recorded answers, where they are: MAT and tokens fed, the speedup at each load, and where load ends it."""
+    """On the recorded answers, where they are: MAT and tokens fed, the speedup at each load, and
+    where load ends it.
+    """
     text = README.read_text(encoding="utf-8")
-    replay, modelled = (shlex.split(re.search(rf"^\| `specbench ({start}.*?)` \|", text, re.MULTILINE)[1])
-                        for start in ("model=replay", "report results/latest --profile"))  # fmt: skip
+    replay, modelled = (
+        shlex.split(re.search(rf"^\| `specbench ({start}.*?)` \|", text, re.MULTILINE)[1])
+        for start in ("model=replay", "report results/latest --profile")
+    )
     places = {
         "vicuna_answers.jsonl": str(data / "traces/vicuna-7b-v1.3/spec_bench_vanilla_run1.jsonl"),
         "VICUNA": str(data / "tokenizers/vicuna"),
         "results/profiles": str(ROOT / "results/profiles"),
     }
     for old, new in places.items():
-        replay, modelled = ([each.replace(old, new) for each in command] for command in (replay, modelled))
+        replay, modelled = (
+            [each.replace(old, new) for each in command] for command in (replay, modelled)
+        )
     run(*replay, "report.plots=false")
     run(*modelled, "--no-plots")
-    overall = pd.read_csv("results/latest/summary.csv").query("category == 'overall'").set_index("method")
+    overall = (
+        pd.read_csv("results/latest/summary.csv").query("category == 'overall'").set_index("method")
+    )
     loads = pd.read_csv("results/latest/tables/crossover.csv").set_index(["method", "concurrency"])
-    rows = re.findall(r"^\| `(\w+)` \| ([\d.|* ]+)", text[text.index("| | MAT | tokens fed |") :], re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([\d.|* ]+)", text[text.index("| | MAT | tokens fed |") :], re.MULTILINE
+    )
     assert len(rows) == 6
     for method, cells in rows:
         found = [overall.mat[method], overall.tokens_fed[method]]
@@ -134,15 +168,30 @@ def test_the_laptops_table_is_what_its_commands_print(run, data):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_examples_pass_every_methods_tests(tmp_path):
-    """All but that of the page, which the examples leave to their reader; in a copy of what a method is added to."""
+    """All but that of the page, which the examples leave to their reader; in a copy of what a
+    method is added to.
+    """
     unfinished = shutil.ignore_patterns("*.pyc.*", "*.tmp.*")  # of processes that compile now
     for name in ("specbench", "methods", "conf", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=unfinished)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    write_files(tmp_path, files_of(README), files_of(ADDING), {"conf/method/successor.yaml": SUCCESSOR})
+    write_files(
+        tmp_path, files_of(README), files_of(ADDING), {"conf/method/successor.yaml": SUCCESSOR}
+    )
     chosen = f"({' or '.join(NAMES)}) and not page"
-    command = [sys.executable, "-m", "pytest", "-v", "-n0", "tests/methods/test_battery.py", "-k", chosen]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-n0",
+        "tests/methods/test_battery.py",
+        "-k",
+        chosen,
+    ]
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 6 * len(NAMES)

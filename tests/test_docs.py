@@ -1,4 +1,5 @@
-"""The documents: links lead to a file and a heading, command lines compose, and tables follow the code that they list.
+"""The documents: links lead to a file and a heading, command lines compose, and tables follow the
+code that they list.
 
 ``test_doc_examples`` runs the README's commands.
 """
@@ -34,9 +35,12 @@ PAGES = [*NAMED, *sorted(ROOT.glob("docs/**/*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELLS = ("", "sh", "bash", "console")
 INLINE = re.compile(r"^(?:\| `(specbench [^`]+)` \|| {4}(specbench .*)$)", re.MULTILINE)
-EXAMPLE = re.compile("echo|repeat_last|successor|my_")  # methods, and an experiment, that pages write down
+# methods, and an experiment, that pages write down
+EXAMPLE = re.compile("echo|repeat_last|successor|my_")
 
-pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="docs/ is not next to an installed package")
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "docs").is_dir(), reason="docs/ is not next to an installed package"
+)
 
 
 @cache
@@ -48,7 +52,9 @@ def text_of(page: Path) -> str:
 def anchors_of(page: Path) -> set[str]:
     """The anchors of a page's headings: lower case, without punctuation, with dashes for blanks."""
     text = BLOCK.sub("", text_of(page))
-    headings = [re.sub(r"\]\([^)]*\)", "]", each) for each in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    headings = [
+        re.sub(r"\]\([^)]*\)", "]", each) for each in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    ]
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
@@ -83,12 +89,21 @@ def lines_of(text: str) -> Iterator[str]:
     text = text.replace("\\\n", " ")
     blocks = [block for language, block in BLOCK.findall(text) if language in SHELLS]
     inline = "\n".join(map("".join, INLINE.findall(text)))
-    return (line for block in [*blocks, inline] for line in block.splitlines() if line.startswith("specbench "))
+    return (
+        line
+        for block in [*blocks, inline]
+        for line in block.splitlines()
+        if line.startswith("specbench ")
+    )
 
 
 LINES = [(page, line) for page in PAGES if page.is_file() for line in lines_of(text_of(page))]
 COMMANDS = [
-    [word for each in shlex.split(line)[1:] if (word := each.strip("\\ ")) not in ("...", "") and "$" not in word]
+    [
+        word
+        for each in shlex.split(line)[1:]
+        if (word := each.strip("\\ ")) not in ("...", "") and "$" not in word
+    ]
     for _, line in LINES
 ]
 
@@ -103,7 +118,10 @@ def settings_of(words: Sequence[str], patch: pytest.MonkeyPatch) -> list[str]:
         if {"--help", "--version"} & {*words}:
             return []
         found = [word for word in words if not word.startswith("-")]
-        return [re.sub(r"(=(?:'[^']*'|[^,\[{]+)),.*", r"\1", word) if "-m" in words else word for word in found]
+        return [
+            re.sub(r"(=(?:'[^']*'|[^,\[{]+)),.*", r"\1", word) if "-m" in words else word
+            for word in found
+        ]
 
     def stop(parser, argv):
         given, rest = parser.parse_known_args(argv)
@@ -125,19 +143,36 @@ def settings_of(words: Sequence[str], patch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.exhaustive
 def test_every_line_is_a_command_with_settings_that_exist(monkeypatch, capsys):
-    """Settings that choose the same groups are composed together: no file is opened, no model loaded."""
+    """Settings that choose the same groups are composed together: no file is opened, no model
+    loaded.
+    """
     assert {words[0] for words in COMMANDS if words} >= {*commands.COMMANDS} - {commands.DEFAULT}
     assert len(COMMANDS) > 100
     together: dict[frozenset[str], dict[str, None]] = defaultdict(dict)
     for words in COMMANDS:
-        given = [word for word in with_own_groups(settings_of(words, monkeypatch)) if not EXAMPLE.search(word)]
-        chosen = frozenset(word for word in given if re.match(r"\+?\w+=", word) and not word.startswith("method="))
+        given = [
+            word
+            for word in with_own_groups(settings_of(words, monkeypatch))
+            if not EXAMPLE.search(word)
+        ]
+        chosen = frozenset(
+            word for word in given if re.match(r"\+?\w+=", word) and not word.startswith("method=")
+        )
         together[chosen] |= dict.fromkeys(given)
     for given in together.values():
-        methods = [name for word in given if word.startswith("method=") for name in word[7:].strip("[]").split(",")]
+        methods = [
+            name
+            for word in given
+            if word.startswith("method=")
+            for name in word[7:].strip("[]").split(",")
+        ]
         others = [word for word in given if not word.startswith("method=")]
         named = [word.split(".")[1] for word in others if re.match(r"method\.\w+\.", word)]
-        several = [f"method=[{','.join(dict.fromkeys(filter(None, [*methods, *named])))}]"] if methods or named else []
+        several = (
+            [f"method=[{','.join(dict.fromkeys(filter(None, [*methods, *named])))}]"]
+            if methods or named
+            else []
+        )
         composed(*others, *several)
 
 
@@ -147,25 +182,44 @@ def test_no_line_gives_a_setting_without_effect():
     for words in COMMANDS:
         if words and words[0] not in commands.COMMANDS and not EXAMPLE.search(" ".join(words)):
             given = with_own_groups([word for word in words if not word.startswith("-")])
-            jobs = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(given), None)[0]
+            jobs = BasicSweeper.split_arguments(
+                OverridesParser.create().parse_overrides(given), None
+            )[0]
             refuse_idle(idle_of(composed(*job), "-m" in words) for job in jobs)
 
 
 def methods_without_docstring(module) -> Iterator[str]:
     for kind in vars(module).values():
-        if inspect.isclass(kind) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_"):
+        if (
+            inspect.isclass(kind)
+            and kind.__module__ == module.__name__
+            and not kind.__name__.startswith("_")
+        ):
             for name, member in vars(kind).items():
-                public = isinstance(member, (FunctionType, classmethod, staticmethod, property)) and name[0] != "_"
-                if public and not any(getattr(vars(base).get(name), "__doc__", None) for base in kind.__mro__):
+                public = (
+                    isinstance(member, (FunctionType, classmethod, staticmethod, property))
+                    and name[0] != "_"
+                )
+                if public and not any(
+                    getattr(vars(base).get(name), "__doc__", None) for base in kind.__mro__
+                ):
                     yield f"{module.__name__}.{kind.__name__}.{name}"
 
 
 @pytest.mark.slow
 def test_every_public_method_has_a_docstring_or_overrides_one_that_has():
-    packages = (pkgutil.walk_packages([root], f"{root}.") for root in ("specbench", "methods", "scripts"))
-    names = {found.name for package in packages for found in package if not found.name.endswith("__main__")}
+    packages = (
+        pkgutil.walk_packages([root], f"{root}.") for root in ("specbench", "methods", "scripts")
+    )
+    names = {
+        found.name
+        for package in packages
+        for found in package
+        if not found.name.endswith("__main__")
+    }
     lacking = []
-    for name in sorted(names - {"scripts.lab.kernels"}):  # which has no methods, and turns Triton's interpreter off
+    # which has no methods, and turns Triton's interpreter off
+    for name in sorted(names - {"scripts.lab.kernels"}):
         try:
             module = importlib.import_module(name)
         except ImportError:  # of an extra that is not installed

@@ -1,4 +1,6 @@
-"""Every experiment: its grid composes at full size, and at small size it runs and has what it should show."""
+"""Every experiment: its grid composes at full size, and at small size it runs and has what it
+should show.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,24 @@ from specbench.runs.execution import execute
 from specbench.screen import DONE
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-CATEGORIES = {"overall", "multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code"}
-DEFAULT = ["pld", "suffix_decoding", "token_recycling", "speculative_sampling", "eagle3", "hf_generate"]
+CATEGORIES = {
+    "overall",
+    "multi-turn",
+    "translation",
+    "summarization",
+    "qa",
+    "math_reasoning",
+    "rag",
+    "code",
+}
+DEFAULT = [
+    "pld",
+    "suffix_decoding",
+    "token_recycling",
+    "speculative_sampling",
+    "eagle3",
+    "hf_generate",
+]
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 # The other choices of an axis that changes what runs: each as a small run of its own.
 CHOICES = {
@@ -44,7 +62,11 @@ SMALL = {name: [] for name in EXPERIMENTS} | CHOICES
 EVIDENCE = {
     "cacheback_table1": ("accept_sources", "source", {"dynamic", "frozen"}),
     "card_figure6": ("own_figures", "figure", {"hits", "misses"}),
-    "n_grammys_figure4": ("own_figures", "figure", {"rows_context", "rows_bigram", "accepted_rank_0", "won_context"}),
+    "n_grammys_figure4": (
+        "own_figures",
+        "figure",
+        {"rows_context", "rows_bigram", "accepted_rank_0", "won_context"},
+    ),
     "takeoff_ssd": ("growth", "method", {"ssd"}),
 }
 GRIDS = {
@@ -60,7 +82,9 @@ GRIDS = {
 def cells(*overrides: str) -> tuple[dict[str, list[str]], list[list[str]]]:
     """The axes of a grid, key -> values, and all of its cells, as Hydra's sweeper makes them."""
     params = composed(*overrides).hydra.sweeper.params or {}
-    parsed = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()])
+    parsed = OverridesParser.create().parse_overrides(
+        [f"{key}={value}" for key, value in params.items()]
+    )
     axes = {entry.key_or_group: [cell[0] for cell in product_of([entry])] for entry in parsed}
     return axes, product_of(parsed)
 
@@ -71,7 +95,9 @@ def product_of(parsed: list[Override]) -> list[list[str]]:
 
 
 def values_of(*overrides: str) -> dict[str, Any]:
-    """The settings of ``specbench OVERRIDES``, whose model the tests would otherwise replace by a smaller one."""
+    """The settings of ``specbench OVERRIDES``, whose model the tests would otherwise replace by a
+    smaller one.
+    """
     return plain_values(composed("model=tiny_25m", *overrides))
 
 
@@ -96,10 +122,16 @@ def test_the_default_s_sizes_are_of_its_model_and_its_methods():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in GRIDS else pytest.mark.exhaustive) for name in EXPERIMENTS]
+    "name",
+    [
+        pytest.param(name, marks=[] if name in GRIDS else pytest.mark.exhaustive)
+        for name in EXPERIMENTS
+    ],
 )
 def test_grid_at_full_size(name):
-    """Each value of each axis composes, is a run of its own, and has methods whose parameters are right."""
+    """Each value of each axis composes, is a run of its own, and has methods whose parameters are
+    right.
+    """
     base = f"experiment={name}"
     axes, grid = cells(base)
     assert bool(axes) == (len(grid) > 1)
@@ -127,10 +159,20 @@ def small_run(tmp_path_factory):
     """Run a small experiment in this process."""
 
     def run(*overrides: str, tokens: int) -> Findings:
-        job = job_for(*overrides, "+size=small", "measure.warmup=0", f"decode.max_new_tokens={tokens}")
-        named = [job.config.model.path, job.config.model.draft, *vars(job.config.model.heads).values()]
+        job = job_for(
+            *overrides, "+size=small", "measure.warmup=0", f"decode.max_new_tokens={tokens}"
+        )
+        named = [
+            job.config.model.path,
+            job.config.model.draft,
+            *vars(job.config.model.heads).values(),
+        ]
         named += [job.config.model.frozen_table, job.config.model.datastore]
-        assert all(str(value).startswith("bundled:") for value in named if value not in (None, "random", True))
+        assert all(
+            str(value).startswith("bundled:")
+            for value in named
+            if value not in (None, "random", True)
+        )
         directory = tmp_path_factory.mktemp("small")
         execute(job, directory, lambda *_: None)
         return gather([read_run(directory)])
@@ -139,10 +181,16 @@ def small_run(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "n_grammys_figure4" else pytest.mark.exhaustive) for name in SMALL]
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "n_grammys_figure4" else pytest.mark.exhaustive)
+        for name in SMALL
+    ],
 )
 def test_small_size_has_every_cell(name, small_run):
-    """Every method in every category: decoded, finite, without an error, and the target's own tokens."""
+    """Every method in every category: decoded, finite, without an error, and the target's own
+    tokens.
+    """
     overrides = (f"experiment={name.split()[0]}", *SMALL[name])
     methods = plain_values(composed(*overrides, "+size=small"))["method"]
     findings = small_run(*overrides, tokens=12 if name in EVIDENCE else 5)
@@ -170,7 +218,10 @@ def test_small_size_has_every_cell(name, small_run):
 def test_command_line_wins_over_an_experiments_axis():
     """An axis given by hand takes the place of the file's, so that part of a grid can be run."""
     axes, _ = cells("experiment=n_grammys_figure3")
-    swept = [f"{key}={','.join(value.partition('=')[2] for value in values)}" for key, values in axes.items()]
+    swept = [
+        f"{key}={','.join(value.partition('=')[2] for value in values)}"
+        for key, values in axes.items()
+    ]
     given = OverridesParser.create().parse_overrides([*swept, "model=mistral_7b", "suite=mt_bench"])
     assert len(product_of(given)) == 5 * 7
 
@@ -189,13 +240,25 @@ def test_command_sweeps_an_experiment(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "_report", lambda *_: DONE)
     (tmp_path / "own" / "experiment").mkdir(parents=True)
     (tmp_path / "own" / "experiment" / "two.yaml").write_text(OWN)
-    grid = ["--config-dir", str(tmp_path / "own"), "experiment=two", "measure=quick", "suite.limit=1"]
+    grid = [
+        "--config-dir",
+        str(tmp_path / "own"),
+        "experiment=two",
+        "measure=quick",
+        "suite.limit=1",
+    ]
     jobs = tmp_path / "jobs"
     arguments = ["decode.max_new_tokens=12", f"hydra.sweep.dir={jobs}"]
     done = run_main(lambda: run_command.main(sys.argv[1:]), *grid, *arguments, "report.plots=false")
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) not in (jobs / "multirun.yaml").read_text()
     findings = read_findings(find_runs([jobs]))
-    assert {entry.variants["token_recycling_hot"] for entry in findings.reported} == {"nodes=20", "nodes=80"}
+    assert {entry.variants["token_recycling_hot"] for entry in findings.reported} == {
+        "nodes=20",
+        "nodes=80",
+    }
     overall = findings.summary.set_index(["method", "category", "variant"])["tokens_fed"]
-    assert overall["token_recycling_hot", "overall", "nodes=20"] < overall["token_recycling_hot", "overall", "nodes=80"]
+    assert (
+        overall["token_recycling_hot", "overall", "nodes=20"]
+        < overall["token_recycling_hot", "overall", "nodes=80"]
+    )

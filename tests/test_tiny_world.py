@@ -1,4 +1,6 @@
-"""The generator of the bundled corpus: same seed same text, right answers, and a suite that was never trained on."""
+"""The generator of the bundled corpus: same seed same text, right answers, and a suite that was
+never trained on.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Parts that several methods share: draft models, trained heads, trees, indices of token sequences, runtimes."""
+"""Parts that several methods share: draft models, trained heads, trees, indices of token sequences,
+runtimes.
+"""

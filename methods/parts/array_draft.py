@@ -1,4 +1,6 @@
-"""Texts and drafts in arrays: those of compiled code, which a hybrid merges without a detour over Python's lists."""
+"""Texts and drafts in arrays: those of compiled code, which a hybrid merges without a detour over
+Python's lists.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from specbench.types import EMPTY, ROOT, Draft
 
 
 class GrowingText:
-    """stored: int32, of which the first ``length`` are the text's tokens; the next ``extend`` may replace it."""
+    """stored: int32, of which the first ``length`` are the text's tokens; the next ``extend`` may
+    replace it.
+    """
 
     def __init__(self) -> None:
         self.stored, self.length = np.empty(0, np.int32), 0
@@ -44,10 +48,11 @@ TOKEN, PARENT, SOURCE = range(3)  # rows of the nodes
 
 
 class ArrayDrafter(Drafter):
-    """A drafter whose drafts are written to arrays, which may be another's, as its text. Subclasses implement ``fill``.
+    """A drafter whose drafts are written to arrays, which may be another's, as its text. Subclasses
+    implement ``fill``.
 
-    nodes: (3, most) int64, tokens, parents and sources. score: (most,) float64, see ``Draft``; None without scores.
-    text: of the context, as far as it is copied.
+    nodes: (3, most) int64, tokens, parents and sources. score: (most,) float64, see ``Draft``; None
+    without scores. text: of the context, as far as it is copied.
     """
 
     def __init__(self, most: int, scored: bool = False) -> None:
@@ -68,7 +73,9 @@ def list_nodes(nodes: np.ndarray, score: np.ndarray | None, size: int) -> Draft:
     if not size:
         return EMPTY
     tokens, parents, source = nodes[:, :size].tolist()
-    return Draft(tokens, parents, None, None, source, None if score is None else score[:size].tolist())
+    return Draft(
+        tokens, parents, None, None, source, None if score is None else score[:size].tolist()
+    )
 
 
 COUNT = SOURCE  # a row of the nodes: their counts, until the draft has its source
@@ -76,7 +83,9 @@ COUNT = SOURCE  # a row of the nodes: their counts, until the draft has its sour
 
 @njit(widen=True)
 def rate(nodes, size, taken, source, score):
-    """Replace the counts of the first ``size`` nodes by their source; ``score`` has their shares of their parent's."""
+    """Replace the counts of the first ``size`` nodes by their source; ``score`` has their shares of
+    their parent's.
+    """
     for node in range(size):
         parent = nodes[PARENT, node]
         score[node] = nodes[COUNT, node] / (taken if parent == ROOT else nodes[COUNT, parent])
@@ -87,8 +96,9 @@ def rate(nodes, size, taken, source, score):
 class CountedTree(NamedTuple):
     """The most frequent continuations.
 
-    nodes: (3, N) int64, tokens, parents and counts, parents before children. taken: occurrences of the matched text
-    that are counted. found: occurrences that it has. matched: its length, 0 if no text was matched.
+    nodes: (3, N) int64, tokens, parents and counts, parents before children. taken: occurrences of
+    the matched text that are counted. found: occurrences that it has. matched: its length, 0 if no
+    text was matched.
     """
 
     nodes: np.ndarray
@@ -105,7 +115,8 @@ class CountedTree(NamedTuple):
         return self._replace(nodes=kept)
 
     def write(self, source: int, nodes: np.ndarray, score: np.ndarray | None) -> int:
-        """Write the tree as a draft, see ``ArrayDrafter``; a score is a count as a share of the parent's, or ``taken``.
+        """Write the tree as a draft, see ``ArrayDrafter``; a score is a count as a share of the
+        parent's, or ``taken``.
 
         Returns the number of nodes.
         """

@@ -1,10 +1,12 @@
-"""Trees of the likeliest paths: of candidates that a head has expanded, or from a distribution for each place.
+"""Trees of the likeliest paths: of candidates that a head has expanded, or from a distribution for
+each place.
 
-DDTree (Ringel and Romano 2026, arXiv 2604.12989): a drafter that drafts all places in one forward gives each place a
-distribution that does not depend on the drafted tokens before it. So the probability of a path is a product of one
-factor a place, and the tree of N nodes with the greatest sum of probabilities is the N likeliest paths: a path is at
-most as likely as its beginning, so each path's beginnings are among them. They are found best first: when a node is
-taken, its first child and its next sibling become candidates.
+DDTree (Ringel and Romano 2026, arXiv 2604.12989): a drafter that drafts all places in one forward
+gives each place a distribution that does not depend on the drafted tokens before it. So the
+probability of a path is a product of one factor a place, and the tree of N nodes with the greatest
+sum of probabilities is the N likeliest paths: a path is at most as likely as its beginning, so each
+path's beginnings are among them. They are found best first: when a node is taken, its first child
+and its next sibling become candidates.
 """
 
 from __future__ import annotations
@@ -23,19 +25,27 @@ from specbench.types import EMPTY, ROOT, Draft
 
 
 def find_top(values: Any, count: int) -> Any:
-    """(count,) places of the greatest values (n,), in descending order; of equal ones on a CPU the first."""
-    return values.topk(count).indices if isinstance(values, Tensor) else np.argsort(-values, kind="stable")[:count]
+    """(count,) places of the greatest values (n,), in descending order; of equal ones on a CPU the
+    first.
+    """
+    return (
+        values.topk(count).indices
+        if isinstance(values, Tensor)
+        else np.argsort(-values, kind="stable")[:count]
+    )
 
 
 def keep_best(candidates: Sequence[Any], nodes: int, depth: int) -> Draft:
-    """The best of C candidates in level order, as a draft: on a device from tensors, on the host from arrays.
+    """The best of C candidates in level order, as a draft: on a device from tensors, on the host
+    from arrays.
 
-    candidates: ids (C,) int64, log probabilities of their paths (C,) and their own (C,), parents (C,) int64.
-    depth: levels of them.
+    candidates: ids (C,) int64, log probabilities of their paths (C,) and their own (C,), parents
+    (C,) int64. depth: levels of them.
     """
     ids, scores, steps, parents = candidates
     if isinstance(ids, Tensor):
-        order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
+        # of equal ones the shallower first
+        order = torch.sort(scores, descending=True, stable=True).indices
         chosen = torch.sort(order[:nodes]).values
         above = torch.where(parents[chosen] < 0, ROOT, torch.searchsorted(chosen, parents[chosen]))
         return Draft(ids[chosen], above, source=[0] * len(chosen), depth=depth)
@@ -51,18 +61,24 @@ def log_probs(logits: Tensor) -> Tensor:
 
 
 def draft_places(
-    logits: Tensor, nodes: int, goes_on: GoesOn | None = None, ids: Callable[[Tensor], Tensor] | None = None
+    logits: Tensor,
+    nodes: int,
+    goes_on: GoesOn | None = None,
+    ids: Callable[[Tensor], Tensor] | None = None,
 ) -> Draft:
     """The tree of the ``nodes`` likeliest paths.
 
     logits: (L, Vd) of each place's token.
-    goes_on: see ``Drafter``; it is asked about the best path's places. What is deeper than it allows is left out.
-    ids: turns tokens of the drafter into the target's.
+    goes_on: see ``Drafter``; it is asked about the best path's places. What is deeper than it
+    allows is left out. ids: turns tokens of the drafter into the target's.
     """
     laws, levels = log_probs(logits), len(logits)
     if goes_on:
         reach = laws.amax(-1).cumsum(0).exp().tolist()
-        asked = (DraftLevel(place, reach[place - 1], laws[place - 1].exp(), True) for place in range(1, levels))
+        asked = (
+            DraftLevel(place, reach[place - 1], laws[place - 1].exp(), True)
+            for place in range(1, levels)
+        )
         levels = next((level.depth for level in asked if not goes_on(level)), levels)
     if nodes < 1:
         return EMPTY
@@ -71,14 +87,22 @@ def draft_places(
     if laws.device.type == "cpu":
         found, steps = find_best(logs.double().numpy(), nodes)
         if levels < len(logs):  # what is left are the likeliest paths of these places
-            found, steps = find_best(logs[:levels].double().numpy(), int((found[:, LEVEL] < levels).sum()))
+            found, steps = find_best(
+                logs[:levels].double().numpy(), int((found[:, LEVEL] < levels).sum())
+            )
         chosen = tokens.numpy()[found[:, LEVEL], found[:, RANK]]
-        return Draft(chosen.tolist(), found[:, PARENT].tolist(), score=np.exp(steps).tolist(), source=[0] * len(chosen))
+        return Draft(
+            chosen.tolist(),
+            found[:, PARENT].tolist(),
+            score=np.exp(steps).tolist(),
+            source=[0] * len(chosen),
+        )
     return draft_levels(logs, tokens, nodes, levels)
 
 
 def draft_levels(logs: Tensor, tokens: Tensor, nodes: int, levels: int) -> Draft:
-    """The same tree by operations on tensors. They wait for the device only if nodes below ``levels`` are left out.
+    """The same tree by operations on tensors. They wait for the device only if nodes below
+    ``levels`` are left out.
 
     logs, tokens: (L, k), in descending order.
     """
@@ -103,9 +127,11 @@ LEVEL, RANK, PARENT = range(3)  # columns of a node
 
 @njit()
 def find_best(logs, nodes):
-    """The likeliest paths, best first: (n, 3) int64 of their last nodes, and (n,) the nodes' own log probabilities.
+    """The likeliest paths, best first: (n, 3) int64 of their last nodes, and (n,) the nodes' own
+    log probabilities.
 
-    logs: (L, k) float64, of each place in descending order. Of equal paths the one that became a candidate first.
+    logs: (L, k) float64, of each place in descending order. Of equal paths the one that became a
+    candidate first.
     """
     found, scores, steps = np.empty((nodes, 3), np.int64), np.empty(nodes), np.empty(nodes)
     waiting, chances = np.empty((2 * nodes + 1, 3), np.int64), np.full(2 * nodes + 1, -np.inf)
@@ -123,7 +149,11 @@ def find_best(logs, nodes):
             chances[best] = logs[level, rank + 1] + (0.0 if parent == ROOT else scores[parent])
         if level + 1 < len(logs):
             child = count + 1
-            waiting[child, LEVEL], waiting[child, RANK], waiting[child, PARENT] = level + 1, 0, count
+            waiting[child, LEVEL], waiting[child, RANK], waiting[child, PARENT] = (
+                level + 1,
+                0,
+                count,
+            )
             chances[child] = scores[count] + logs[level + 1, 0]
         count += 1
     return found[:count], steps[:count]

@@ -1,8 +1,10 @@
-"""Convolutions over the rows of a block, before and after a sublayer, with taps that the sublayer's input adjusts.
+"""Convolutions over the rows of a block, before and after a sublayer, with taps that the sublayer's
+input adjusts.
 
-DFlash 2 (z-lab, 2026, github.com/z-lab/dflash, dflash/model.py): row t becomes the sum over j of k_tj x_{t-j}, where
-x_{t-j} is 0 before the block. The coefficient k_tj of a channel is a learned one plus one that a projection of the
-sublayer's input in row t gives to a group of neighbouring channels.
+DFlash 2 (z-lab, 2026, github.com/z-lab/dflash, dflash/model.py): row t becomes the sum over j of
+k_tj x_{t-j}, where x_{t-j} is 0 before the block. The coefficient k_tj of a channel is a learned
+one plus one that a projection of the sublayer's input in row t gives to a group of neighbouring
+channels.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ BEFORE, AFTER = range(2)  # the sublayer
 
 
 def convolution_shapes(prefix: str, hidden: int, taps: int, group: int) -> dict[str, TensorShape]:
-    """Names and shapes of a layer's convolutions. group: channels that share an adjustment, a divisor of ``hidden``."""
+    """Names and shapes of a layer's convolutions. group: channels that share an adjustment, a
+    divisor of ``hidden``.
+    """
     shapes: dict[str, TensorShape] = {}
     for name in SUBLAYERS:
         shapes[f"{prefix}{name}.{BASE}"] = (2, taps, hidden)
@@ -59,7 +63,9 @@ class Convolved:
     def enter(self, inputs: Tensor) -> Tensor:
         """(rows, D) what the sublayer reads instead of ``inputs``."""
         taps = self.owner.base.shape[1]
-        self.kernel = functional.linear(inputs, self.owner.projection).view(len(inputs), 2, taps, -1)
+        self.kernel = functional.linear(inputs, self.owner.projection).view(
+            len(inputs), 2, taps, -1
+        )
         return self._convolve(inputs, BEFORE)
 
     def leave(self, outputs: Tensor) -> Tensor:

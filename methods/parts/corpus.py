@@ -1,7 +1,8 @@
-"""Reads the documents of a corpus as token ids, and stores the files that ``specbench build`` makes from it.
+"""Reads the documents of a corpus as token ids, and stores the files that ``specbench build`` makes
+from it.
 
-Documents that overlap with a benchmark are left out. A method drafts from such a file; it has arrays, stored with
-safetensors.
+Documents that overlap with a benchmark are left out. A method drafts from such a file; it has
+arrays, stored with safetensors.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from specbench.records.store import replacing
 from specbench.types import InputError, named
 
 LONGEST = 1 << 24  # [characters] of a document: more take minutes and gigabytes to tokenize
-OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)
+# [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)
+OVERLAP = 13
 
 
-def drop_overlapping(documents: Iterable[str], excluded: Iterable[str], words: int = OVERLAP) -> tuple[list[str], int]:
-    """The documents that share no ``words`` words in a row with any text of ``excluded``, and how many do.
+def drop_overlapping(
+    documents: Iterable[str], excluded: Iterable[str], words: int = OVERLAP
+) -> tuple[list[str], int]:
+    """The documents that share no ``words`` words in a row with any text of ``excluded``, and how
+    many do.
 
-    Case, punctuation and line breaks do not count. A benchmark's questions, passages and answers are kept out of a
-    corpus so: a drafter that has read them would copy what it should guess.
+    Case, punctuation and line breaks do not count. A benchmark's questions, passages and answers
+    are kept out of a corpus so: a drafter that has read them would copy what it should guess.
     """
     known = {gram for text in excluded for gram in _grams(text, words)}
     every = list(documents)
@@ -54,16 +59,20 @@ def _grams(text: str, words: int) -> Iterator[tuple[str, ...]]:
 def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterator[str]:
     """The texts of ``paths`` in order.
 
-    .jsonl and .json: one document a line or list element, the strings below ``fields`` (dotted names; all strings if
-    none are named) joined by newlines. Anything else: text, one document a paragraph (blank lines between); .zip: all
-    text files in it.
-    Raises InputError naming file and line.
+    .jsonl and .json: one document a line or list element, the strings below ``fields`` (dotted
+    names; all strings if none are named) joined by newlines. Anything else: text, one document a
+    paragraph (blank lines between); .zip: all text files in it. Raises InputError naming file and
+    line.
     """
     for path in paths:
         kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
         texts, named = list(_read_texts(path)), fields
         if kind == ".jsonl":
-            lines = [(number, line) for number, line in enumerate(texts[0].split("\n"), 1) if line.strip()]
+            lines = [
+                (number, line)
+                for number, line in enumerate(texts[0].split("\n"), 1)
+                if line.strip()
+            ]
             items = [_parse(line, path, number) for number, line in lines]
         elif kind == ".json":
             loaded = _parse(texts[0], path, 1)
@@ -75,8 +84,8 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
             text = "\n".join(text for part in chosen for text in _strings(part))
             if len(text) > LONGEST:
                 raise InputError(
-                    f"corpus {path}: a document of {len(text)} characters, which begins {text[:20]!r}; expected at most"
-                    f" {LONGEST}: split it"
+                    f"corpus {path}: a document of {len(text)} characters, which begins"
+                    f" {text[:20]!r}; expected at most {LONGEST}: split it"
                 )
             if text.strip():
                 yield text
@@ -90,10 +99,19 @@ def _read_texts(path: Path) -> Iterator[str]:
             archive = zipfile.ZipFile(io.BytesIO(raw))
             packed = sum(entry.file_size for entry in archive.infolist())
             if packed > max(MOST_TIMES * len(raw), ALWAYS):
-                raise InputError(f"corpus {path}: unpacks to {packed} bytes, more than {MOST_TIMES} times its size")
-            texts = [archive.read(name) for name in sorted(archive.namelist()) if Path(name).suffix == ".txt"]
+                raise InputError(
+                    f"corpus {path}: unpacks to {packed} bytes, more than {MOST_TIMES} times its"
+                    " size"
+                )
+            texts = [
+                archive.read(name)
+                for name in sorted(archive.namelist())
+                if Path(name).suffix == ".txt"
+            ]
         except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
-            raise InputError(f"corpus {path}: not a zip archive ({error}); unpack it, or fetch it again") from error
+            raise InputError(
+                f"corpus {path}: not a zip archive ({error}); unpack it, or fetch it again"
+            ) from error
         yield from (text.decode("utf-8", errors="replace").replace("\r\n", "\n") for text in texts)
         return
     unpacked = unpack_gzip(raw, f"corpus {path}", "expected text") if path.suffix == ".gz" else raw
@@ -108,7 +126,9 @@ def _parse(text: str, path: Path, line: int) -> Any:
 
 
 def _below(item: Any, names: Sequence[str]) -> Any:
-    """Yields the values at a dotted name; a list on the way is entered element by element (``messages.content``)."""
+    """Yields the values at a dotted name; a list on the way is entered element by element
+    (``messages.content``).
+    """
     if not names:
         return item
     if isinstance(item, list):
@@ -131,7 +151,9 @@ def tokenize(documents: Iterator[str], tokenizer: Any, batch: int = 1000) -> Ite
     """(T,) int32 ids of each document, with the special tokens that the tokenizer adds."""
     rest = iter(documents)
     while texts := list(islice(rest, batch)):
-        yield from (np.array(ids, dtype=np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"])
+        yield from (
+            np.array(ids, dtype=np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +173,20 @@ class Corpus:
 
 
 class BuiltFile:
-    """The content of a file; its labels have the format, and the number of tokens of the tokenizer it was built with.
+    """The content of a file; its labels have the format, and the number of tokens of the tokenizer
+    it was built with.
 
-    A subclass has ``from_corpus``, which ``methods.build`` calls, and ``from_file``. kind: its name in messages;
-    command: after ``specbench build``. names: of the arrays that ``load`` reads. stored: all arrays by name. path: of a
-    loaded file.
+    A subclass has ``from_corpus``, which ``methods.build`` calls, and ``from_file``. kind: its name
+    in messages; command: after ``specbench build``. names: of the arrays that ``load`` reads.
+    stored: all arrays by name. path: of a loaded file.
     """
 
     kind: ClassVar[str]
     format: ClassVar[str]
     command: ClassVar[str]
     names: ClassVar[tuple[str, ...]] = ()
-    from_file: ClassVar[Any]  # (path, arrays, labels, tokens of the vocabulary) -> content; raises InputError
+    # (path, arrays, labels, tokens of the vocabulary) -> content; raises InputError
+    from_file: ClassVar[Any]
     stored: Mapping[str, np.ndarray]
     labels: Mapping[str, str] = {}
     path: str = ""
@@ -176,13 +200,21 @@ class BuiltFile:
         return sum(array.nbytes for array in self.stored.values())
 
     def save(self, path: Path, vocab: int) -> None:
-        """Writes the file, in one step. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
+        """Writes the file, in one step. vocab: tokens of the tokenizer it was built with, checked
+        when it is loaded.
+        """
         with replacing(path) as file:
-            save_file(dict(self.stored), file.name, {"format": self.format, "vocab": str(vocab), **self.labels})
+            save_file(
+                dict(self.stored),
+                file.name,
+                {"format": self.format, "vocab": str(vocab), **self.labels},
+            )
 
     @classmethod
     def refuse_output(cls, path: Path, inputs: Sequence[Path]) -> None:
-        """Raises InputError for an output that would overwrite anything but an earlier file of this kind."""
+        """Raises InputError for an output that would overwrite anything but an earlier file of this
+        kind.
+        """
         key, fix = f"--out {path}: ", "name a new file"
         if not path.parent.is_dir():
             raise InputError(f"{key}its folder does not exist; make it first")
@@ -203,7 +235,9 @@ class BuiltFile:
 
     @classmethod
     def load(cls, path: Path | str, vocab: int, key: str) -> Self:
-        """Reads a file of ``save``. Raises InputError naming ``key`` for another file, or another vocabulary."""
+        """Reads a file of ``save``. Raises InputError naming ``key`` for another file, or another
+        vocabulary.
+        """
         place = Path(locate_file(str(path)))
         build = f"build one with specbench build {cls.command}"
         with named(f"{key}={place}: "):
@@ -211,7 +245,8 @@ class BuiltFile:
                 raise InputError(f"no such file; {build}")
             refuse_irregular(place, "", build)
             try:
-                with safe_open(place, framework="numpy") as file:  # checks the header against the file's length
+                # checks the header against the file's length
+                with safe_open(place, framework="numpy") as file:
                     labels = file.metadata() or {}
                     arrays = {name: file.get_tensor(name) for name in cls.names}
             except SafetensorError as error:
@@ -220,8 +255,8 @@ class BuiltFile:
                 raise InputError(f"not a {cls.kind}; {build}")
             if labels.get("vocab") != str(vocab):
                 raise InputError(
-                    f"built for {labels.get('vocab')} tokens, the target's tokenizer has {vocab}; build it anew with"
-                    " that tokenizer"
+                    f"built for {labels.get('vocab')} tokens, the target's tokenizer has {vocab};"
+                    " build it anew with that tokenizer"
                 )
             loaded: Self = cls.from_file(place, arrays, labels, vocab)
         loaded.path = str(place)

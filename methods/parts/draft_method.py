@@ -1,7 +1,9 @@
-"""Base classes of methods with a draft language model: any of them, and those that draft a chain token by token.
+"""Base classes of methods with a draft language model: any of them, and those that draft a chain
+token by token.
 
-The length of a chain is fixed; or follows the heuristic of Hugging Face's assisted generation that Spec-Bench's SpS row
-uses (+2 when all were accepted, else -1, at least 1); or it ends where the draft is unsure, as in that library now.
+The length of a chain is fixed; or follows the heuristic of Hugging Face's assisted generation that
+Spec-Bench's SpS row uses (+2 when all were accepted, else -1, at least 1); or it ends where the
+draft is unsure, as in that library now.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from methods.parts.draft_lm import DraftLM, DraftRequest, Sampler, TreeRequest, choose_token, read_draft_card
+from methods.parts.draft_lm import (
+    DraftLM,
+    DraftRequest,
+    Sampler,
+    TreeRequest,
+    choose_token,
+    read_draft_card,
+)
 from methods.parts.parameters import Parameters, count, number
 from specbench.method import Drafter, Drafting, DraftLevel, Method, SharedDrafter
 from specbench.models.facade import ModelCard, Target
@@ -24,7 +33,9 @@ from specbench.types import EMPTY, Draft, Prefill, Step
 
 @dataclass(frozen=True, slots=True)
 class TargetTraits:
-    """The target's properties for drafting. vocab: width of its logits. sampling: None is greedy. device: its own."""
+    """The target's properties for drafting. vocab: width of its logits. sampling: None is greedy.
+    device: its own.
+    """
 
     vocab: int
     eos: frozenset[int]
@@ -92,7 +103,8 @@ class DraftModelMethod(Parameters, Method):
 class DrawingMethod(DraftModelMethod):
     """A method whose nodes are drawn from the draft's distribution at temperature > 0.
 
-    draft_temperature: at which they are drawn; None = as the request samples, top-k and top-p included.
+    draft_temperature: at which they are drawn; None = as the request samples, top-k and top-p
+    included.
     """
 
     _: KW_ONLY
@@ -101,14 +113,18 @@ class DrawingMethod(DraftModelMethod):
     )
 
     def drawn_from(self, logits: Tensor) -> Tensor:
-        """(m, v) logits of the draft -> (m, v) float32, the distribution that its nodes are drawn from."""
+        """(m, v) logits of the draft -> (m, v) float32, the distribution that its nodes are drawn
+        from.
+        """
         if self.draft_temperature is not None:
             return (logits.float() / self.draft_temperature).softmax(-1)
         assert self.sampling is not None
         return self.sampling(logits)
 
     def pad_probs(self, probs: Tensor) -> Tensor:
-        """(N, v) distributions -> (N, V) as ``Draft.probs``: on the target's device, and as wide as its logits."""
+        """(N, v) distributions -> (N, V) as ``Draft.probs``: on the target's device, and as wide as
+        its logits.
+        """
         return pad(probs, (0, self.vocab - probs.shape[-1])).to(self._target_device)
 
     def generator(self, seed: int) -> torch.Generator:
@@ -148,7 +164,9 @@ class DraftChain(SharedDrafter):
                 law = drawn_from[-1] if drawn_from else row.float().softmax(-1)
                 scores.append(float(law[tokens[-1]]))
                 ends |= method.schedule == "confidence" and scores[-1] < method.threshold
-                ends |= self.goes_on is not None and not self.goes_on(DraftLevel(len(tokens), math.prod(scores), law))
+                ends |= self.goes_on is not None and not self.goes_on(
+                    DraftLevel(len(tokens), math.prod(scores), law)
+                )
             if len(tokens) == count or ends:
                 break
             row = (yield self._request.stepping(tokens[-1]))[-1]
@@ -156,7 +174,9 @@ class DraftChain(SharedDrafter):
         self._lengths.append(len(tokens))
         probs = method.pad_probs(torch.stack(drawn_from)) if drawn_from else None
         chain: Any = tokens if reads else torch.stack(tokens)
-        return Draft(chain, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None)
+        return Draft(
+            chain, range(-1, len(tokens) - 1), probs, source=[0] * len(tokens), score=scores or None
+        )
 
     def observe(self, step: Step) -> None:
         """Name the accepted tokens, which may still be on the device only, and adapt the length."""
@@ -166,16 +186,22 @@ class DraftChain(SharedDrafter):
             self._length = self._length + 2 if matched else max(1, self._length - 1)
 
     def stats(self) -> dict[str, float]:
-        return {"mean_draft_length": sum(self._lengths) / len(self._lengths)} if self._lengths else {}
+        return (
+            {"mean_draft_length": sum(self._lengths) / len(self._lengths)} if self._lengths else {}
+        )
 
 
 @dataclass(eq=False)
 class ChainMethod(DrawingMethod):
-    """A method whose draft model writes chains; conf/method/speculative_sampling.yaml describes the parameters."""
+    """A method whose draft model writes chains; conf/method/speculative_sampling.yaml describes the
+    parameters.
+    """
 
     length: int = count(5)
     schedule: Literal["fixed", "heuristic", "confidence"] = "heuristic"
-    threshold: float = number(0.4, lambda value: 0 < value <= 1, "a probability above 0 and up to 1")
+    threshold: float = number(
+        0.4, lambda value: 0 < value <= 1, "a probability above 0 and up to 1"
+    )
     choice: Literal["drawn", "argmax"] = "drawn"
 
     def __post_init__(self) -> None:

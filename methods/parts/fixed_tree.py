@@ -1,7 +1,9 @@
-"""A draft tree of fixed shape that a draft model fills with one forward per level, for SpecInfer and Sequoia.
+"""A draft tree of fixed shape that a draft model fills with one forward per level, for SpecInfer
+and Sequoia.
 
-At temperature 0 a node's children are the draft's best tokens. Above they are drawn, and the draft states the
-distribution of each given its earlier siblings, so that the walker keeps the target's distribution.
+At temperature 0 a node's children are the draft's best tokens. Above they are drawn, and the draft
+states the distribution of each given its earlier siblings, so that the walker keeps the target's
+distribution.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, requi
 class FixedTreeMethod(DrawingMethod):
     """A draft-model method whose tree has the same shape at every step. Subclasses call ``plant``.
 
-    replace: siblings are drawn with replacement, and may repeat. chances: as of ``TreeShape.likeliest``.
+    replace: siblings are drawn with replacement, and may repeat. chances: as of
+    ``TreeShape.likeliest``.
     """
 
     draws = True
@@ -32,23 +35,34 @@ class FixedTreeMethod(DrawingMethod):
     chances: Sequence[float] = RANK_CHANCES
 
     def plant(self, shape: TreeShape, setting: str) -> None:
-        """Take the tree's shape. setting: what the user would change to have fewer nodes. Raises InputError."""
+        """Take the tree's shape. setting: what the user would change to have fewer nodes. Raises
+        InputError.
+        """
         if not len(shape):
-            raise InputError(f"{setting}: makes a tree without a node, which never drafts; expected at least one")
+            raise InputError(
+                f"{setting}: makes a tree without a node, which never drafts; expected at least one"
+            )
         self._setting, self.shape = setting, shape
 
     def bind(self, target: Target) -> None:
         require_nodes(self._setting, len(self.shape), target.max_nodes)
         if max(self.shape.ranks, default=0) >= target.vocab_size:
-            raise InputError(f"{self._setting}: a node has more children than there are {target.vocab_size} tokens")
+            raise InputError(
+                f"{self._setting}: a node has more children than there are {target.vocab_size}"
+                " tokens"
+            )
         super().bind(target)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
-        """As ``DraftModelMethod.adopt``; the shape goes to the draft's device, its levels are recorded."""
+        """As ``DraftModelMethod.adopt``; the shape goes to the draft's device, its levels are
+        recorded.
+        """
         super().adopt(lm, traits)
         self.plan = ShapePlan(self.shape, lm.device, self.chances)
         fed = [len(level.inner) for level in self.shape.levels if level.inner]
-        lm.prepare([(count, nodes, count) for count, nodes in zip(fed, accumulate(fed), strict=True)])
+        lm.prepare(
+            [(count, nodes, count) for count, nodes in zip(fed, accumulate(fed), strict=True)]
+        )
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         return _FixedTree(self, seed)
@@ -84,7 +98,9 @@ class _FixedTree(SharedDrafter):
                 rows = yield self._request.expanding(children[inner], level.above)
         if probs is None:
             return Draft(torch.cat(tokens), shape.parents, source=[0] * len(shape))
-        return self._living(torch.cat(tokens), torch.cat(alive).tolist() if alive else [True] * len(shape), probs)
+        return self._living(
+            torch.cat(tokens), torch.cat(alive).tolist() if alive else [True] * len(shape), probs
+        )
 
     def _fill(
         self, rows: Tensor, level: Level, row: Tensor, rank: Tensor, probs: Tensor | None
@@ -111,7 +127,9 @@ class _FixedTree(SharedDrafter):
         return drawn, [living]
 
     def _living(self, tokens: Tensor, alive: list[bool], probs: Tensor) -> Draft:
-        """The nodes that could be drawn: a distribution may have fewer tokens than a node has children."""
+        """The nodes that could be drawn: a distribution may have fewer tokens than a node has
+        children.
+        """
         parents = self._shape.parents
         place: dict[int, int] = {ROOT: ROOT}
         for node, parent in enumerate(parents):
@@ -121,7 +139,10 @@ class _FixedTree(SharedDrafter):
         if len(kept) < len(parents):
             tokens, probs = tokens[kept], probs[kept]
         return Draft(
-            tokens, [place[parents[node]] for node in kept], self._method.pad_probs(probs), source=[0] * len(kept)
+            tokens,
+            [place[parents[node]] for node in kept],
+            self._method.pad_probs(probs),
+            source=[0] * len(kept),
         )
 
     def observe(self, step: Step) -> None:
@@ -131,7 +152,8 @@ class _FixedTree(SharedDrafter):
         self._request.commit(fed, step.emitted[: len(fed)])
         if step.done:  # the last path may have been cut
             return
-        parents, ranks = shape.parents, shape.ranks  # which child was accepted, at every node that was reached
+        # which child was accepted, at every node that was reached
+        parents, ranks = shape.parents, shape.ranks
         widths = Counter(parents[node] for node in self._kept)
         for node, child in zip_longest((ROOT, *path), path):
             for rank in range(widths[node]):

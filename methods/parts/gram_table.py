@@ -1,8 +1,10 @@
-"""N-grams in one flat array: leaders below the root, and below each leader the followers that were seen after it.
+"""N-grams in one flat array: leaders below the root, and below each leader the followers that were
+seen after it.
 
-A row of the array is an n-gram, found by the hash of its owner and its tokens, and a place in the list of its owner's
-n-grams. The list is in order of recency (Cacheback's tables, lookahead decoding's pool) or of frequency (N-Grammys),
-so that a draft takes followers from its front. No operation takes longer the more rows there are.
+A row of the array is an n-gram, found by the hash of its owner and its tokens, and a place in the
+list of its owner's n-grams. The list is in order of recency (Cacheback's tables, lookahead
+decoding's pool) or of frequency (N-Grammys), so that a draft takes followers from its front. No
+operation takes longer the more rows there are.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import numpy as np
 from specbench.models.compiled_code import njit
 
 NONE = -1
-# Columns of a row, before its tokens. BUCKET: the first row of the hash value that equals this row's number. CHAIN: the
-# next row of the same hash value, or the next free row. HEAD, TAIL, SIZE: of the list of the n-grams that it owns.
-# NEXT, PREVIOUS: in the list of its owner.
+# Columns of a row, before its tokens. BUCKET: the first row of the hash value that equals this
+# row's number. CHAIN: the next row of the same hash value, or the next free row. HEAD, TAIL, SIZE:
+# of the list of the n-grams that it owns. NEXT, PREVIOUS: in the list of its owner.
 BUCKET, CHAIN, OWNER, NEXT, PREVIOUS, HEAD, TAIL, SIZE, COUNT, TOKENS = range(10)
 ROOT = 0  # the row that owns the leaders
 FREE, USED = CHAIN, COUNT  # of the root: the first free row, and the number of rows in use or free
@@ -38,7 +40,9 @@ def _bucket(table, owner, text, start, length):
 
 @njit(widen=True)
 def find(table, owner, text, start, length):
-    """The row of an n-gram of ``owner``, or NONE. start, length: its place in ``text`` (T,) int32."""
+    """The row of an n-gram of ``owner``, or NONE. start, length: its place in ``text`` (T,)
+    int32.
+    """
     row = np.int64(table[_bucket(table, owner, text, start, length), BUCKET])
     while row != NONE:
         known = length if table[row, OWNER] == owner else NONE
@@ -86,14 +90,21 @@ def _join(table, owner, front, back):
 
 @njit(widen=True)
 def move(table, row, back, out, into):
-    """Take a row ``out`` of the list of its owner, and put it ``into`` the list, before ``back``; NONE: at the end."""
+    """Take a row ``out`` of the list of its owner, and put it ``into`` the list, before ``back``;
+    NONE: at the end.
+    """
     owner = np.int64(table[row, OWNER])
     if out:
         _join(table, owner, np.int64(table[row, PREVIOUS]), np.int64(table[row, NEXT]))
         table[row, PREVIOUS] = table[row, NEXT] = NONE
         table[owner, SIZE] -= 1
     if into:
-        _join(table, owner, np.int64(table[owner, TAIL] if back == NONE else table[back, PREVIOUS]), row)
+        _join(
+            table,
+            owner,
+            np.int64(table[owner, TAIL] if back == NONE else table[back, PREVIOUS]),
+            row,
+        )
         _join(table, owner, row, back)
         table[owner, SIZE] += 1
 
@@ -141,10 +152,12 @@ def has_room(table, rows):
 
 @njit(widen=True)
 def put(table, text, start, lead, width, stride, leaders, followers):
-    """Make the windows of ``text`` from ``start`` on most recent: ``lead`` tokens lead, the rest follow.
+    """Make the windows of ``text`` from ``start`` on most recent: ``lead`` tokens lead, the rest
+    follow.
 
-    width, stride: of the windows. leaders, followers: the most leaders, and followers of a leader. Returns the place of
-    the first window that was not entered, because the text ends in it or the table is full.
+    width, stride: of the windows. leaders, followers: the most leaders, and followers of a leader.
+    Returns the place of the first window that was not entered, because the text ends in it or the
+    table is full.
     """
     while start + width <= len(text) and has_room(table, 2):
         row = touch(table, ROOT, text, start, lead, leaders, width - lead)
@@ -155,7 +168,9 @@ def put(table, text, start, lead, width, stride, leaders, followers):
 
 @njit(widen=True)
 def recent(table, leader):
-    """Find a leader and mark it as used last; returns the row of its most recent follower, or NONE."""
+    """Find a leader and mark it as used last; returns the row of its most recent follower, or
+    NONE.
+    """
     row = find(table, ROOT, leader, 0, len(leader))
     if row == NONE:
         return row
@@ -167,9 +182,11 @@ def recent(table, leader):
 
 @njit(widen=True)
 def count_windows(table, text, start, lead, width, most, by_tokens):
-    """Count the windows of ``text`` from ``start`` on; a leader lists its ``most`` most frequent followers.
+    """Count the windows of ``text`` from ``start`` on; a leader lists its ``most`` most frequent
+    followers.
 
-    by_tokens: equals are ordered by their tokens, not by their last occurrence, the latest first. Returns as ``put``.
+    by_tokens: equals are ordered by their tokens, not by their last occurrence, the latest first.
+    Returns as ``put``.
     """
     while start + width <= len(text) and has_room(table, 2):
         owner = find(table, ROOT, text, start, lead)
@@ -237,7 +254,9 @@ def _enter(table, grams):
 
 
 def _allocate(rows: int, longest: int) -> np.ndarray:
-    """An empty table with capacity for at least this number of rows. longest: [tokens] of an n-gram."""
+    """An empty table with capacity for at least this number of rows. longest: [tokens] of an
+    n-gram.
+    """
     table = np.empty((1 << (rows - 1).bit_length(), TOKENS + longest), np.int32)
     table[:, BUCKET] = table[ROOT, CHAIN:] = NONE
     table[ROOT, [SIZE, USED]] = 0, 1
@@ -255,11 +274,13 @@ def index_grams(grams: np.ndarray) -> np.ndarray:
 class GramTable:
     """Leaders of ``lead`` tokens, and for each its followers of ``follow`` tokens.
 
-    leaders, followers: the most leaders, and followers of a leader; the least recent one is dropped first. rows:
-    (power of two, TOKENS + the longer of both) int32.
+    leaders, followers: the most leaders, and followers of a leader; the least recent one is dropped
+    first. rows: (power of two, TOKENS + the longer of both) int32.
     """
 
-    def __init__(self, lead: int, follow: int, leaders: int = UNLIMITED, followers: int = UNLIMITED) -> None:
+    def __init__(
+        self, lead: int, follow: int, leaders: int = UNLIMITED, followers: int = UNLIMITED
+    ) -> None:
         self.lead, self.width, self._capacities = lead, lead + follow, (leaders, followers)
         self.clear()
 
@@ -271,7 +292,8 @@ class GramTable:
     def put(self, text: np.ndarray, start: int = 0, stride: int = 1) -> int:
         """Make the windows of ``text`` from ``start`` on most recent, the first one first.
 
-        text: (T,) int32. stride: of the windows. Returns the place of the first window that is not complete.
+        text: (T,) int32. stride: of the windows. Returns the place of the first window that is not
+        complete.
         """
         return self._enter(put, text, start, stride, *self._capacities)
 
@@ -300,6 +322,8 @@ class GramTable:
 
     def _enter(self, enter: Callable[..., int], text: np.ndarray, start: int, *given: int) -> int:
         """Call a compiled function that enters windows until the text ends."""
-        while (start := enter(self.rows, text, start, self.lead, self.width, *given)) + self.width <= len(text):
+        while (
+            start := enter(self.rows, text, start, self.lead, self.width, *given)
+        ) + self.width <= len(text):
             self.grow()
         return start

@@ -1,7 +1,8 @@
-"""Base classes of methods with trained heads: they find the head's file before any weights are read, and load it.
+"""Base classes of methods with trained heads: they find the head's file before any weights are
+read, and load it.
 
-Heads borrow the target's embedding and output head. The fixed trees of the published heads are given as child counts
-(``TreeShape.from_counts``).
+Heads borrow the target's embedding and output head. The fixed trees of the published heads are
+given as child counts (``TreeShape.from_counts``).
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ from specbench.models.fast.host.forward import Product
 from specbench.models.transfer import upload
 from specbench.types import InputError
 
-MEDUSA_TREE = (  # github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7b_63, also Hydra's: 63 nodes, 4 levels
+# github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7b_63, also Hydra's: 63 nodes, 4
+# levels
+MEDUSA_TREE = (
     (10,),
     (10, 7, 3, 2, 1, 1, 1, 1, 1, 1),
     (10, 3, 2, 1, 1, 1, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1, *[0] * 10),
     (2, *[0] * 22),
 )
-EAGLE_TREE = (  # github.com/SafeAILab/EAGLE, choices.py, a tree of the same name: 25 nodes, 5 levels
+# github.com/SafeAILab/EAGLE, choices.py, a tree of the same name: 25 nodes, 5 levels
+EAGLE_TREE = (
     (4,),
     (3, 2, 2, 1),
     (3, 2, 2, 1, 0, 0, 0, 0),
@@ -50,10 +54,14 @@ WIDEST = 64  # children of a node
 
 
 class TargetEnds:
-    """Borrowed from the target; with its layers on several devices, the two stand on different ones."""
+    """Borrowed from the target; with its layers on several devices, the two stand on different
+    ones.
+    """
 
     def __init__(self, target: Target) -> None:
-        """device: where features arrive last and the output head stands; a trained head belongs there too."""
+        """device: where features arrive last and the output head stands; a trained head belongs
+        there too.
+        """
         self._target, self.dtype = target, target.dtype
         self.vocab, self.width = target.vocab_size, target.hidden_size
         head, embedding = target.model.get_output_embeddings(), target.model.get_input_embeddings()
@@ -79,19 +87,26 @@ class TargetEnds:
         return head.weight[known], None if head.bias is None else head.bias[known]
 
     def require_copy(self, weight: Tensor, where: str) -> None:
-        """Raises InputError where (V, D) is another output head than the target's, in the target's dtype."""
+        """Raises InputError where (V, D) is another output head than the target's, in the target's
+        dtype.
+        """
         own = self._target.model.get_output_embeddings().weight
         if weight.shape != own.shape or not torch.equal(weight.to(own.device, own.dtype), own):
             raise InputError(
-                f"{where}: lm_head.weight is not the target's output head, which this kind of head drafts with;"
-                " expected a copy of it, or none (was it trained for another target?)"
+                f"{where}: lm_head.weight is not the target's output head, which this kind of head"
+                " drafts with; expected a copy of it, or none (was it trained for another target?)"
             )
 
     def final_norm(self) -> Tensor:
-        """(D,) weights of the target's norm before its output head, 1 instead of 0. Raises InputError."""
+        """(D,) weights of the target's norm before its output head, 1 instead of 0. Raises
+        InputError.
+        """
         norm = getattr(getattr(self._target.model, "model", None), "norm", None)
         if norm is None:
-            raise InputError("head: reads states before the target's final norm; expected a target built as Llama is")
+            raise InputError(
+                "head: reads states before the target's final norm; expected a target built as"
+                " Llama is"
+            )
         weight = norm.weight.detach().to(self.device)
         return torch.where(weight == 0, 1.0, weight).to(weight.dtype)
 
@@ -103,7 +118,9 @@ class TargetEnds:
         """
         require_numbers(state, where)
         placed = {
-            name: weight.to(self.device, self.dtype if cast and weight.is_floating_point() else weight.dtype)
+            name: weight.to(
+                self.device, self.dtype if cast and weight.is_floating_point() else weight.dtype
+            )
             for name, weight in state.items()
         }
         require_finite(placed, where)
@@ -114,8 +131,8 @@ class TargetEnds:
 class HeadMethod(Parameters, Method):
     """A method with trained heads.
 
-    head: folder, hub id, ``bundled:NAME`` or ``random``. safetensors: false reads torch files too. ``check`` of a
-    subclass finds the file and names the layers.
+    head: folder, hub id, ``bundled:NAME`` or ``random``. safetensors: false reads torch files too.
+    ``check`` of a subclass finds the file and names the layers.
     """
 
     sources = ("head",)
@@ -141,9 +158,15 @@ class HeadMethod(Parameters, Method):
         return ("head=random: its drafts are meaningless, only their cost is a head's",)
 
     def remember(
-        self, run: Any, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
+        self,
+        run: Any,
+        hidden: Mapping[int, Tensor],
+        rows: list[int] | None,
+        following: Sequence[int],
     ) -> None:
-        """Queue features of committed tokens and the tokens that follow them. rows: of each layer, None = all."""
+        """Queue features of committed tokens and the tokens that follow them. rows: of each layer,
+        None = all.
+        """
         taken = [hidden[layer].to(self._device) for layer in self._layers]
         if rows is not None:
             index = upload(rows, self._device)
@@ -155,8 +178,8 @@ class HeadMethod(Parameters, Method):
 class StackedHeads(HeadMethod):
     """Several heads, one a level of a fixed tree. heads: how many of them draft, None = all.
 
-    tree: child counts level by level, None = Medusa's 63 nodes; levels beyond the heads are left out.
-    Sizes are those of a checkpoint: how many heads, then what else its shapes follow from.
+    tree: child counts level by level, None = Medusa's 63 nodes; levels beyond the heads are left
+    out. Sizes are those of a checkpoint: how many heads, then what else its shapes follow from.
     """
 
     format: ClassVar[HeadFormat]
@@ -194,11 +217,17 @@ class StackedHeads(HeadMethod):
     def _checked_sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[Any, ...]:
         sizes = self.sizes(shapes, file)
         if self.heads is not None and self.heads > sizes[0]:
-            raise InputError(f"heads={self.heads}: {file.where} has {sizes[0]}; expected at most that")
+            raise InputError(
+                f"heads={self.heads}: {file.where} has {sizes[0]}; expected at most that"
+            )
         return sizes
 
-    def load(self, target: Target) -> tuple[dict[str, Tensor], tuple[Any, ...], TreeShape, TargetEnds]:
-        """The weights of the heads that draft; their sizes; the part of the tree that they fill; where they are."""
+    def load(
+        self, target: Target
+    ) -> tuple[dict[str, Tensor], tuple[Any, ...], TreeShape, TargetEnds]:
+        """The weights of the heads that draft; their sizes; the part of the tree that they fill;
+        where they are.
+        """
         ends, file = TargetEnds(target), self._file
         assert file is not None
         if file.random:

@@ -1,4 +1,6 @@
-"""Hugging Face ``generate`` as a peer: the loop, cache and masks of transformers, reported forward by forward."""
+"""Hugging Face ``generate`` as a peer: the loop, cache and masks of transformers, reported forward
+by forward.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ class _Reporter(BaseStreamer):
 class HFPeer(Peer):
     """Greedy at temperature 0, else sampling with the request's temperature, top-k and top-p.
 
-    The generation config is our own, so that no default of the model's repository (a repetition penalty, a
-    temperature) leaks into the comparison. ``extra`` goes to ``generate`` itself.
+    The generation config is our own, so that no default of the model's repository (a repetition
+    penalty, a temperature) leaks into the comparison. ``extra`` goes to ``generate`` itself.
     """
 
     extra: dict[str, Any]
@@ -43,7 +45,8 @@ class HFPeer(Peer):
         """Keep the model and build the options."""
         self.extra = {}
         self._model, self._device = target.model, target.device
-        # generate() fills whatever our config leaves open from the model's own, a repetition penalty for instance.
+        # generate() fills whatever our config leaves open from the model's own, a repetition
+        # penalty for instance.
         self._model.generation_config = GenerationConfig()
         sampling: Any = target.sampling
         eos = sorted(target.eos)
@@ -55,11 +58,18 @@ class HFPeer(Peer):
                 "top_k": sampling.top_k,
                 "top_p": sampling.top_p,
             }
-        self.options = {"eos_token_id": eos or None, "pad_token_id": eos[0] if eos else 0, "use_cache": True, **drawing}
+        self.options = {
+            "eos_token_id": eos or None,
+            "pad_token_id": eos[0] if eos else 0,
+            "use_cache": True,
+            **drawing,
+        }
 
     @contextlib.contextmanager
     def around(self, limit: int, seed: int) -> Iterator[None]:
-        """Make the generation config and seed the library's generators, whose states are restored."""
+        """Make the generation config and seed the library's generators, whose states are
+        restored.
+        """
         self._config = GenerationConfig(max_new_tokens=limit, **self.options)
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):

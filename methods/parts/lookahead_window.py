@@ -1,7 +1,8 @@
-"""The window of lookahead decoding (Fu et al. 2024): levels of guesses whose columns become n-grams.
+"""The window of lookahead decoding (Fu et al. 2024): levels of guesses whose columns become
+n-grams.
 
-The caller hangs the window's nodes below the root of a forward, the target's or the draft's, and gives back what
-follows the newest level.
+The caller hangs the window's nodes below the root of a forward, the target's or the draft's, and
+gives back what follows the newest level.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from specbench.types import ROOT
 class Window:
     """The window of one request.
 
-    levels: the oldest first; level 0 lacks its column 0, the root. parents: of the nodes, level by level.
+    levels: the oldest first; level 0 lacks its column 0, the root. parents: of the nodes, level by
+    level.
     """
 
     def __init__(self, ngram: int, width: int, source: Sequence[int], seed: int) -> None:
-        """ngram: tokens of an n-gram, key included. width: columns. source: what the first level is drawn from."""
+        """ngram: tokens of an n-gram, key included. width: columns. source: what the first level is
+        drawn from.
+        """
         self._ngram = ngram
         first = width + ngram - 3  # every step of the fill phase drops one token of it
         self.levels = [random.Random(seed).choices(source, k=first)]
@@ -41,7 +45,8 @@ class Window:
         return slice(end - len(self.levels[-1]), end)
 
     def move(self, root: int, new: list[int]) -> Iterable[tuple[int, Gram]]:
-        """Take in what follows the newest level; the window moves on by ONE place, however much was accepted.
+        """Take in what follows the newest level; the window moves on by ONE place, however much was
+        accepted.
 
         The n-grams that this completes: (the token before, the others) of each column.
         """
@@ -51,7 +56,8 @@ class Window:
             grams = zip(keys, zip(*levels[1:], new, strict=True), strict=True)
             self.levels = [levels[1][1:], *levels[2:], new]
             return grams
-        # Level 0 has no column 0 of its own (it is the root), so the first new level keeps all of its columns.
+        # Level 0 has no column 0 of its own (it is the root), so the first new level keeps all of
+        # its columns.
         fresh = new if len(levels) == 1 else new[1:]
         self.levels = [*(level[1:] for level in levels), fresh]
         self.parents = window_parents([len(level) for level in self.levels])
@@ -60,14 +66,18 @@ class Window:
 
 def largest_window(ngram: int, window: int) -> int:
     """Most nodes that the window has, at any step of the fill phase or after it."""
-    return max(window + ngram - 3 - filled + filled * (window + ngram - 2 - filled) for filled in range(ngram - 1))
+    return max(
+        window + ngram - 3 - filled + filled * (window + ngram - 2 - filled)
+        for filled in range(ngram - 1)
+    )
 
 
 def window_parents(widths: Sequence[int]) -> list[int]:
-    """Parents of a window's nodes, level by level; widths: tokens of each level, the root not among them.
+    """Parents of a window's nodes, level by level; widths: tokens of each level, the root not among
+    them.
 
-    Level 0 is a chain from the root; the parent of (level l, column i) is (l-1, i), and (0, 0) is the root.
-    ``window_parents([2, 3])`` -> ``[-1, 0, -1, 0, 1]``.
+    Level 0 is a chain from the root; the parent of (level l, column i) is (l-1, i), and (0, 0) is
+    the root. ``window_parents([2, 3])`` -> ``[-1, 0, -1, 0, 1]``.
     """
     parents: list[int] = []
     above = range(ROOT, widths[0])
@@ -80,7 +90,9 @@ def window_parents(widths: Sequence[int]) -> list[int]:
 
 
 def list_chains(grams: Iterable[Gram], room: int) -> tuple[list[int], list[int]]:
-    """Tokens and parents of the n-grams as chains from the root, up to the first that does not fit ``room`` nodes."""
+    """Tokens and parents of the n-grams as chains from the root, up to the first that does not fit
+    ``room`` nodes.
+    """
     tokens: list[int] = []
     parents: list[int] = []
     for gram in grams:

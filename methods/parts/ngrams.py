@@ -8,7 +8,8 @@ Gram = tuple[int, ...]
 
 
 class NgramIndex:
-    """End positions of the n-grams (min_ngram <= n <= max_ngram) of a sequence, without those that end it.
+    """End positions of the n-grams (min_ngram <= n <= max_ngram) of a sequence, without those that
+    end it.
 
     keep_first: remember each n-gram's earliest occurrence, else its latest.
     """
@@ -20,7 +21,9 @@ class NgramIndex:
         self._seen = 1  # the next end to enter
 
     def extend(self, sequence: Sequence[int], length: int | None = None) -> None:
-        """Take in what ``sequence`` has grown by, up to ``length``; it must continue the one seen before."""
+        """Take in what ``sequence`` has grown by, up to ``length``; it must continue the one seen
+        before.
+        """
         length = len(sequence) if length is None else length
         if self._keep_first:
             for gram, end in self._grams(sequence, self._seen, length):

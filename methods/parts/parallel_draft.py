@@ -1,11 +1,13 @@
-"""The common parts of CARD and PEARL: a draft model that drafts while the target verifies the previous draft.
+"""The common parts of CARD and PEARL: a draft model that drafts while the target verifies the
+previous draft.
 
-The actor owns the draft model and one session for each live request; it has no access to the method, the target or the
-verifier's random numbers. The drafter turns the harness's calls into messages to it, through a port.
+The actor owns the draft model and one session for each live request; it has no access to the
+method, the target or the verifier's random numbers. The drafter turns the harness's calls into
+messages to it, through a port.
 
-Forward times are those of the model's own device. On a GPU a forward is only enqueued where it is called, so a mark is
-an event of the device's stream; on a CPU it is the clock. Times of events are known once the device has passed the
-second one.
+Forward times are those of the model's own device. On a GPU a forward is only enqueued where it is
+called, so a mark is an event of the device's stream; on a CPU it is the clock. Times of events are
+known once the device has passed the second one.
 """
 
 from __future__ import annotations
@@ -62,10 +64,11 @@ def measure_forward_s(forward: Callable[[], object], device: torch.device) -> fl
 
 @dataclass(slots=True)
 class RoundTimes:
-    """Forward times of one request's rounds: the target's, and the draft model's during it and before it.
+    """Forward times of one request's rounds: the target's, and the draft model's during it and
+    before it.
 
-    target: pairs of marks. during: [s] of the draft forwards of each round. before: [s] of those that the target
-    waited for. wall_s: of all rounds, from launch to outcome.
+    target: pairs of marks. during: [s] of the draft forwards of each round. before: [s] of those
+    that the target waited for. wall_s: of all rounds, from launch to outcome.
     """
 
     device: torch.device
@@ -91,8 +94,8 @@ class RoundTimes:
     def stats(self) -> dict[str, float]:
         """measured_s: of the rounds as they ran, with the draft forwards before them.
 
-        modelled_s: of the same forwards with each model on a device of its own and messages that cost nothing, the sum
-        of max(target forward, its draft forwards).
+        modelled_s: of the same forwards with each model on a device of its own and messages that
+        cost nothing, the sum of max(target forward, its draft forwards).
         """
         if not self.during:
             return {}
@@ -101,7 +104,8 @@ class RoundTimes:
         pairs = zip(target, self.during, strict=False)  # a forward whose step failed has no outcome
         found = {
             "measured_s": self.wall_s + sum(self.before),
-            "modelled_s": sum(max(forward, sum(times)) for forward, times in pairs) + sum(self.before),
+            "modelled_s": sum(max(forward, sum(times)) for forward, times in pairs)
+            + sum(self.before),
             "target_forward_ms": 1e3 * statistics.mean(target),
             "draft_forwards": float(len(drafts)),
         }
@@ -154,14 +158,20 @@ class DraftActor(ABC):
         self.sessions.pop(number, None)
 
     def distributions(self, logits: Tensor) -> Tensor:
-        """(m, v) logits -> (m, V) probabilities that nodes are drawn from, as wide as the target's."""
+        """(m, v) logits -> (m, V) probabilities that nodes are drawn from, as wide as the
+        target's.
+        """
         assert self.sampling is not None
         found = self.sampling(logits)
         return pad(found, (0, self.vocab - found.shape[-1]))
 
 
-def load_actor(kind: Callable[..., DraftActor], card: ModelCard, attention: str, *rest: Any) -> DraftActor:
-    """The actor with the weights of ``card``; in a separate process, without output. attention: see ``DraftLM``."""
+def load_actor(
+    kind: Callable[..., DraftActor], card: ModelCard, attention: str, *rest: Any
+) -> DraftActor:
+    """The actor with the weights of ``card``; in a separate process, without output. attention: see
+    ``DraftLM``.
+    """
     if multiprocessing.parent_process() is not None:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
@@ -174,7 +184,11 @@ class ParallelDrafter(Drafter):
     def __init__(self, method: ParallelDraft, seed: int) -> None:
         method.partner.open()  # a partner that was lost is replaced
         method.begun += 1
-        self.number, self.port, self.times = method.begun, method.partner, RoundTimes(method.target_device)
+        self.number, self.port, self.times = (
+            method.begun,
+            method.partner,
+            RoundTimes(method.target_device),
+        )
         method.alive[self.number] = self
         self._method, self._seed = method, seed
         self._opened = False
@@ -186,7 +200,9 @@ class ParallelDrafter(Drafter):
         if self._opened:
             return None
         self._opened = True
-        return self.port.ask("open", self.number, list(self._method.alive), list(context), self._seed)
+        return self.port.ask(
+            "open", self.number, list(self._method.alive), list(context), self._seed
+        )
 
     def end_round(self, emitted: int, drafts: list[float]) -> None:
         """A round is over: so many tokens, and the draft forwards during it [s]."""
@@ -210,21 +226,27 @@ class ParallelDrafter(Drafter):
 class ParallelDraft(DraftModelMethod):
     """A method whose draft model works while the target verifies.
 
-    port: inline | thread | process. patience_s: [s] without an answer after which the partner counts as lost.
+    port: inline | thread | process. patience_s: [s] without an answer after which the partner
+    counts as lost.
     """
 
     kind: ClassVar[type[DraftActor]]
-    one_device = True  # draft model and target share a device, so nothing is gained by working concurrently
+    # draft model and target share a device, so nothing is gained by working concurrently
+    one_device = True
 
     _: KW_ONLY
     port: Backend = "inline"
-    patience_s: float = number(30.0, lambda value: 1e-3 <= value <= 86_400, "seconds, from 0.001 to 86400")
+    patience_s: float = number(
+        30.0, lambda value: 1e-3 <= value <= 86_400, "seconds, from 0.001 to 86400"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.partner: Port
         self.begun = 0  # requests, which are numbered
-        self.alive: weakref.WeakValueDictionary[int, ParallelDrafter] = weakref.WeakValueDictionary()
+        self.alive: weakref.WeakValueDictionary[int, ParallelDrafter] = (
+            weakref.WeakValueDictionary()
+        )
 
     @property
     def needs(self) -> Needs:
@@ -237,7 +259,14 @@ class ParallelDraft(DraftModelMethod):
     def bind(self, target: Target) -> None:
         assert self._card is not None
         card = replace(self._card, tokenizer=None)  # the partner gets ids only
-        self._start(torch.device(card.device), TargetTraits.of(target), load_actor, self.kind, card, target.attention)
+        self._start(
+            torch.device(card.device),
+            TargetTraits.of(target),
+            load_actor,
+            self.kind,
+            card,
+            target.attention,
+        )
         if self.one_device:
             log.warning(ONE_DEVICE, type(self).__name__, target.device)
 
@@ -245,10 +274,20 @@ class ParallelDraft(DraftModelMethod):
         """Start the partner with a draft model that is loaded already."""
         self._start(lm.device, traits, self.kind, lm)
 
-    def _start(self, device: torch.device, traits: TargetTraits, build: Callable[..., DraftActor], *first: Any) -> None:
-        """Opens the port to an actor on ``device``. first: the arguments of ``build`` before the target's traits."""
+    def _start(
+        self,
+        device: torch.device,
+        traits: TargetTraits,
+        build: Callable[..., DraftActor],
+        *first: Any,
+    ) -> None:
+        """Opens the port to an actor on ``device``. first: the arguments of ``build`` before the
+        target's traits.
+        """
         self.target_device = traits.device
-        self.one_device = device.type == traits.device.type and (device.index or 0) == (traits.device.index or 0)
+        self.one_device = device.type == traits.device.type and (device.index or 0) == (
+            traits.device.index or 0
+        )
         try:
             self.partner = Port(self.port, build, (*first, traits, self.options()), self.patience_s)
             self._note = self.partner.ask("note")

@@ -1,6 +1,7 @@
 """The parameters of a method as fields of a dataclass, which state the values that they allow.
 
-A method's constructor is the schema of its configuration, and ``dataclass`` writes it from these fields.
+A method's constructor is the schema of its configuration, and ``dataclass`` writes it from these
+fields.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ KEPT = 1 << 28  # entries that a table may keep: they take memory only as reques
 
 
 def count(default: int | None, low: int = 1, high: int = MOST) -> Any:
-    """A parameter that is a whole number from ``low`` to ``high``, or None if its type allows that."""
+    """A parameter that is a whole number from ``low`` to ``high``, or None if its type allows
+    that.
+    """
     return field(default=default, metadata={"low": low, "high": high})
 
 
 def number(default: float | None, allows: Callable[[float], bool], expected: str) -> Any:
-    """A parameter that ``allows`` accepts, or None if its type allows that. expected: the end of the message."""
+    """A parameter that ``allows`` accepts, or None if its type allows that. expected: the end of
+    the message.
+    """
     return field(default=default, metadata={"allows": allows, "expected": expected})
 
 
@@ -47,4 +52,7 @@ class Parameters:
             if "low" in rule:
                 require_count(parameter.name, value, **rule)
             if "allows" in rule and (value is None or not rule["allows"](value)):
-                raise InputError(f"{parameter.name}={'null' if value is None else value}: expected {rule['expected']}")
+                raise InputError(
+                    f"{parameter.name}={'null' if value is None else value}: expected"
+                    f" {rule['expected']}"
+                )

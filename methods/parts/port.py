@@ -1,13 +1,15 @@
-"""A port to an actor that is called in place, in a thread or in its own process, always with the same outcome.
+"""A port to an actor that is called in place, in a thread or in its own process, always with the
+same outcome.
 
-The actor is an object whose public methods answer messages, one after the other, in the order in which they were sent:
-so its work cannot depend on where or when it runs. ``post`` sends and returns immediately, ``take`` waits for the
-answer, ``close`` ends the actor. A partner that is lost or stuck is a CaseError within ``patience_s``, never a hang,
-and ``open`` starts another one (CARD and PEARL run their draft models so; the papers use one process a model).
+The actor is an object whose public methods answer messages, one after the other, in the order in
+which they were sent: so its work cannot depend on where or when it runs. ``post`` sends and returns
+immediately, ``take`` waits for the answer, ``close`` ends the actor. A partner that is lost or
+stuck is a CaseError within ``patience_s``, never a hang, and ``open`` starts another one (CARD and
+PEARL run their draft models so; the papers use one process a model).
 
-A channel carries the messages. A thread gets the objects themselves, a process copies of them, pickled. Both are
-daemons, so they do not outlive the run; a process is started afresh (spawn: a CUDA context cannot be inherited), and
-ends when its other side is gone.
+A channel carries the messages. A thread gets the objects themselves, a process copies of them,
+pickled. Both are daemons, so they do not outlive the run; a process is started afresh (spawn: a
+CUDA context cannot be inherited), and ends when its other side is gone.
 """
 
 from __future__ import annotations
@@ -37,13 +39,17 @@ Build = Callable[..., Any]
 
 
 class Lost(Exception):
-    """The partner does not answer; the message is the rest of a sentence that begins "the drafting partner"."""
+    """The partner does not answer; the message is the rest of a sentence that begins "the drafting
+    partner".
+    """
 
 
 def run_actor(build: Build, arguments: tuple[Any, ...]) -> Generator[list[Any], list[Any], None]:
-    """Build the actor and yield ``["ready", ""]``, then [ticket, "ok", value] for each message sent in.
+    """Build the actor and yield ``["ready", ""]``, then [ticket, "ok", value] for each message sent
+    in.
 
-    Where something fails, the error's type and text replace ``ready`` or ``ok`` and what follows it.
+    Where something fails, the error's type and text replace ``ready`` or ``ok`` and what follows
+    it.
     """
     try:
         actor = build(*arguments)
@@ -66,7 +72,9 @@ class InlineChannel:
     alive = True
 
     def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
-        """build: makes the actor of ``arguments``. patience_s: not used, since nothing is waited for."""
+        """build: makes the actor of ``arguments``. patience_s: not used, since nothing is waited
+        for.
+        """
         self._answers = run_actor(build, arguments)
         self._messages: deque[Any] = deque([None])  # the first one starts the generator
 
@@ -125,7 +133,9 @@ class _Wire:
 
 
 def _serve(end: _Queues | _Wire, build: Build, arguments: tuple[Any, ...]) -> None:
-    """The partner's side of a thread or process: answer until None, the end, comes or the other side is gone."""
+    """The partner's side of a thread or process: answer until None, the end, comes or the other
+    side is gone.
+    """
     answers = run_actor(build, arguments)
     with contextlib.suppress(EOFError):  # nobody waits for the answer
         end.send(next(answers))
@@ -134,10 +144,14 @@ def _serve(end: _Queues | _Wire, build: Build, arguments: tuple[Any, ...]) -> No
 
 
 class ThreadChannel:
-    """A daemon thread. One that is stuck cannot be ended: it is abandoned, and ends when its call returns."""
+    """A daemon thread. One that is stuck cannot be ended: it is abandoned, and ends when its call
+    returns.
+    """
 
     def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
-        """build: makes the actor of ``arguments``. patience_s: [s] that a single message may take on its way."""
+        """build: makes the actor of ``arguments``. patience_s: [s] that a single message may take
+        on its way.
+        """
         there, back = queue.SimpleQueue[Any](), queue.SimpleQueue[Any]()
         self._end: _Queues | _Wire = _Queues(back, there)
         given = (_Queues(there, back), build, arguments)
@@ -165,7 +179,9 @@ class ThreadChannel:
             yield
         except EOFError as error:
             self.worker.join(CLOSE_S)
-            raise Lost(f"(process {self.worker.pid}) ended with exit code {self.worker.exitcode}") from error
+            raise Lost(
+                f"(process {self.worker.pid}) ended with exit code {self.worker.exitcode}"
+            ) from error
 
     def close(self, grace_s: float = CLOSE_S) -> None:
         """End the other side; it has ``grace_s`` to do so by itself."""
@@ -180,7 +196,8 @@ class ProcessChannel(ThreadChannel):
         context = torch.multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._end = _Wire(self._connection)
-        whole = int(patience_s)  # no single read or write takes longer: then it raises BlockingIOError
+        # no single read or write takes longer: then it raises BlockingIOError
+        whole = int(patience_s)
         limit = struct.pack("@ll", whole, int((patience_s - whole) * 1e6))
         with socket.socket(fileno=self._connection.fileno()) as end:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -193,7 +210,9 @@ class ProcessChannel(ThreadChannel):
         theirs.close()  # so that its end is noticed here
 
     def close(self, grace_s: float = CLOSE_S) -> None:
-        """Send the end and wait for the exit, so that no zombie stays; kill what does not end in time."""
+        """Send the end and wait for the exit, so that no zombie stays; kill what does not end in
+        time.
+        """
         if grace_s:
             with contextlib.suppress(EOFError, Lost):  # the process has ended already, or is stuck
                 super().close(grace_s)
@@ -203,8 +222,12 @@ class ProcessChannel(ThreadChannel):
         self._connection.close()
 
 
-def _run(connection: Connection, threads: int, cudnn: bool, build: Build, arguments: tuple[Any, ...]) -> None:
-    """Runs the other process. threads: torch's, as many as here, since sums depend on it. cudnn: its attention too."""
+def _run(
+    connection: Connection, threads: int, cudnn: bool, build: Build, arguments: tuple[Any, ...]
+) -> None:
+    """Runs the other process. threads: torch's, as many as here, since sums depend on it. cudnn:
+    its attention too.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends this process
     torch.set_num_threads(threads)
     enable_cudnn_sdp(cudnn)
@@ -213,8 +236,11 @@ def _run(connection: Connection, threads: int, cudnn: bool, build: Build, argume
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A process that is started here ignores Ctrl-C from its first instruction on: its parent ends it."""
-    if threading.current_thread() is not threading.main_thread():  # only there can a signal's handler be set
+    """A process that is started here ignores Ctrl-C from its first instruction on: its parent ends
+    it.
+    """
+    # only there can a signal's handler be set
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -226,7 +252,11 @@ def _interrupts_ignored() -> Iterator[None]:
 
 Backend = Literal["inline", "thread", "process"]
 Channel = InlineChannel | ThreadChannel
-CHANNELS: dict[Backend, type[Channel]] = {"inline": InlineChannel, "thread": ThreadChannel, "process": ProcessChannel}
+CHANNELS: dict[Backend, type[Channel]] = {
+    "inline": InlineChannel,
+    "thread": ThreadChannel,
+    "process": ProcessChannel,
+}
 START_S = 600.0  # a partner imports its libraries and loads its weights
 
 
@@ -243,21 +273,32 @@ class Ticket:
 class Port:
     """The way to one actor, wherever it runs.
 
-    build: makes the actor of ``arguments``; for a process both must be known by name or plain values. patience_s:
-    [s] without an answer after which a partner counts as stuck.
+    build: makes the actor of ``arguments``; for a process both must be known by name or plain
+    values. patience_s: [s] without an answer after which a partner counts as stuck.
     """
 
     def __init__(
-        self, backend: Backend, build: Callable[..., Any], arguments: tuple[Any, ...], patience_s: float
+        self,
+        backend: Backend,
+        build: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        patience_s: float,
     ) -> None:
-        self._kind, self._build, self._arguments, self._patience_s = CHANNELS[backend], build, arguments, patience_s
+        self._kind, self._build, self._arguments, self._patience_s = (
+            CHANNELS[backend],
+            build,
+            arguments,
+            patience_s,
+        )
         self._channel: Channel | None = None
         self._number = 0
         self._asked: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
         self.open()
 
     def open(self) -> None:
-        """Start the partner unless it runs, and wait until its actor is built. Raises InputError or CaseError."""
+        """Start the partner unless it runs, and wait until its actor is built. Raises InputError or
+        CaseError.
+        """
         if self.alive:
             return
         self.close()
@@ -269,7 +310,11 @@ class Port:
             raise CaseError(f"the drafting partner could not be started: it {error}") from error
         if kind != "ready":
             self.close()
-            raise (InputError(text) if kind == "InputError" else CaseError(f"the drafting partner: {kind}: {text}"))
+            raise (
+                InputError(text)
+                if kind == "InputError"
+                else CaseError(f"the drafting partner: {kind}: {text}")
+            )
 
     @property
     def alive(self) -> bool:
@@ -287,7 +332,9 @@ class Port:
         return ticket
 
     def take(self, ticket: Ticket) -> Any:
-        """Wait for the answer to a message. Raises CaseError when it failed, or the partner is gone."""
+        """Wait for the answer to a message. Raises CaseError when it failed, or the partner is
+        gone.
+        """
         try:
             while ticket.answer is None:
                 number, *answer = self._partner().receive(self._patience_s)
@@ -304,7 +351,9 @@ class Port:
         return self.take(self.post(verb, *arguments))
 
     def close(self, grace_s: float = CLOSE_S) -> None:
-        """Ask the partner to end; one that does not within ``grace_s`` is ended. No process remains."""
+        """Ask the partner to end; one that does not within ``grace_s`` is ended. No process
+        remains.
+        """
         if self._channel is not None:
             self._channel.close(grace_s)
             self._channel = None
@@ -323,5 +372,6 @@ class Port:
         for number in list(self._asked):  # the next partner does not answer them
             self._answered(number, ["Lost", "it was lost before it answered"])
         return CaseError(
-            f"the drafting partner {error}; the next case starts another; a slow one needs more patience_s"
+            f"the drafting partner {error}; the next case starts another; a slow one needs more"
+            " patience_s"
         )

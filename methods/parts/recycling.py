@@ -1,7 +1,8 @@
 """The matrix of Token Recycling (Luo et al. 2025, section 3): every token's last top-k successors.
 
-A draft fills a static tree from it level by level; every forward's top-k, rejected nodes too, are written back. On a
-GPU all of it is enqueued and nothing waits; on a CPU numpy does the same in the same memory, in a fifth of the time.
+A draft fills a static tree from it level by level; every forward's top-k, rejected nodes too, are
+written back. On a GPU all of it is enqueued and nothing waits; on a CPU numpy does the same in the
+same memory, in a fifth of the time.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ class RecyclingMatrix:
         device: torch.device,
         on_host: bool | None = None,
     ) -> None:
-        """shape: of the draft; the child of rank r holds its parent token's candidate r. k: candidates kept a token.
+        """shape: of the draft; the child of rank r holds its parent token's candidate r. k:
+        candidates kept a token.
 
-        update: which of a repeated token's rows stays (see ``TokenRecycling``). on_host: work with numpy; None = where
-        the device is a CPU.
+        update: which of a repeated token's rows stays (see ``TokenRecycling``). on_host: work with
+        numpy; None = where the device is a CPU.
         """
         self._shape, self._k, self._update, self._device = shape, k, update, device
         self.rows = torch.zeros(vocab, k, dtype=torch.long, device=device)
         self._on_host = device.type == "cpu" if on_host is None else on_host
-        self._plans: dict[int, tuple[TreeShape, list[tuple[Any, Any]]]] = {}  # nodes -> shape and its levels
+        # nodes -> shape and its levels
+        self._plans: dict[int, tuple[TreeShape, list[tuple[Any, Any]]]] = {}
         self._plan(len(shape))
 
     def clear(self) -> None:
@@ -47,15 +50,21 @@ class RecyclingMatrix:
         self.rows.zero_()
 
     def _plan(self, nodes: int) -> tuple[TreeShape, list[tuple[Any, Any]]]:
-        """The shape's likeliest nodes, and of each level's nodes the place of the parent one level up, and the rank."""
+        """The shape's likeliest nodes, and of each level's nodes the place of the parent one level
+        up, and the rank.
+        """
         if nodes in self._plans:
             return self._plans[nodes]
-        whole, above, levels = self._shape, 0, []  # where the level above starts in root and draft; 0 = the root
+        # where the level above starts in root and draft; 0 = the root
+        whole, above, levels = self._shape, 0, []
         shape = whole if nodes == len(whole) else whole.part(whole.likeliest(nodes))
         for level in shape.levels:
             ranks = np.array(level.ranks)
             parents = np.array(shape.parents[level.start : level.start + len(ranks)]) + 1 - above
-            on_device = (torch.from_numpy(parents).to(self._device), torch.from_numpy(ranks).to(self._device))
+            on_device = (
+                torch.from_numpy(parents).to(self._device),
+                torch.from_numpy(ranks).to(self._device),
+            )
             levels.append((parents, ranks) if self._on_host else on_device)
             above = level.start + 1
         return self._plans.setdefault(nodes, (shape, levels))
@@ -87,11 +96,13 @@ class RecyclingMatrix:
         learned = topk.ids[: len(tokens), : self._k]
         if self._on_host and self._update != "merge":
             order = slice(None) if self._update == "last" else slice(None, None, -1)
-            self.rows.numpy()[tokens.numpy()[order]] = learned.numpy()[order]  # of equal indices the last one stays
+            # of equal indices the last one stays
+            self.rows.numpy()[tokens.numpy()[order]] = learned.numpy()[order]
             return
         learned = learned.to(self.rows.device)
         ordered, place = torch.sort(tokens, stable=True)
-        first = torch.searchsorted(ordered, tokens)[:, None]  # a token's occurrences: place[first:end], in order
+        # a token's occurrences: place[first:end], in order
+        first = torch.searchsorted(ordered, tokens)[:, None]
         end = torch.searchsorted(ordered, tokens, right=True)[:, None]
         if self._update == "merge":
             chosen = first + torch.arange(self._k, device=self.rows.device) % (end - first)

@@ -1,12 +1,15 @@
-"""A suffix array over token ids: positions of a text, sorted by the tokens that follow (Manber and Myers 1990).
+"""A suffix array over token ids: positions of a text, sorted by the tokens that follow (Manber and
+Myers 1990).
 
-It is built by libdivsufsort through pydivsufsort, and queried by compiled functions: the longest suffix of a context
-that occurs, and what most often follows it. Suffixes that share their first tokens are adjacent in the array, sorted by
-what follows. So a continuation is a run of neighbours, and nothing here needs a hash table. Both arrays are read-only:
-an array is queried while another one is built.
+It is built by libdivsufsort through pydivsufsort, and queried by compiled functions: the longest
+suffix of a context that occurs, and what most often follows it. Suffixes that share their first
+tokens are adjacent in the array, sorted by what follows. So a continuation is a run of neighbours,
+and nothing here needs a hash table. Both arrays are read-only: an array is queried while another
+one is built.
 
-Names used throughout: tokens (n,) non-negative ids, or ``END`` where a text ends; order (n,) the suffixes' places,
-sorted; window (hits, depth) what follows each hit, ``END`` from where nothing does, hits in sorted order.
+Names used throughout: tokens (n,) non-negative ids, or ``END`` where a text ends; order (n,) the
+suffixes' places, sorted; window (hits, depth) what follows each hit, ``END`` from where nothing
+does, hits in sorted order.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ END = -1  # what follows the last token, and what separates texts; it sorts befo
 
 @njit(widen=True)
 def token_at(tokens, place):
-    """The token at ``place``, ``END`` outside of the array: no file can make a query read outside."""
+    """The token at ``place``, ``END`` outside of the array: no file can make a query read
+    outside.
+    """
     return np.int64(tokens[place]) if 0 <= place < len(tokens) else np.int64(END)
 
 
@@ -54,14 +59,16 @@ def bound(tokens, order, pattern, limit, low):
 
 @njit(widen=True)
 def longest(tokens, order, tail, shortest):
-    """(length, first row, end row) of the longest suffix of ``tail`` that occurs; 0 if none of ``shortest``.
+    """(length, first row, end row) of the longest suffix of ``tail`` that occurs; 0 if none of
+    ``shortest``.
 
     A suffix occurs only if all shorter ones do, so the length is found by bisection.
     """
     best, start = 0, 0
     low, high = shortest, len(tail)
     while low <= high:
-        length = (low + high) >> 1 if best else low  # the shortest first: without it there is nothing to find
+        # the shortest first: without it there is nothing to find
+        length = (low + high) >> 1 if best else low
         pattern = tail[len(tail) - length :]
         row = bound(tokens, order, pattern, 0, 0)
         if row < len(order) and compare(tokens, order[row], pattern) == 0:
@@ -75,10 +82,12 @@ def longest(tokens, order, tail, shortest):
 
 @njit(widen=True)
 def take(order, start, end, skip, most, first, draw):
-    """(hits,) where what follows begins, of at most ``most`` rows from ``start`` to ``end``: the first, or a share.
+    """(hits,) where what follows begins, of at most ``most`` rows from ``start`` to ``end``: the
+    first, or a share.
 
-    A share takes every (count / most)-th row, from a phase that ``draw``, a random number below 2**31, decides: every
-    row is as likely as any other, and each continuation gets its part of the share to within one hit.
+    A share takes every (count / most)-th row, from a phase that ``draw``, a random number below
+    2**31, decides: every row is as likely as any other, and each continuation gets its part of the
+    share to within one hit.
     """
     count = end - start
     taken = min(count, most)
@@ -93,16 +102,19 @@ def take(order, start, end, skip, most, first, draw):
 
 @njit(widen=True)
 def look(tokens, borders, places, depth):
-    """The window: ``depth`` tokens from each place on, none after the end of the text that was matched.
+    """The window: ``depth`` tokens from each place on, none after the end of the text that was
+    matched.
 
-    borders: where texts begin, and the end of the last; empty lets continuations run from one text into the next.
+    borders: where texts begin, and the end of the last; empty lets continuations run from one text
+    into the next.
     """
     window = np.empty((len(places), depth), np.int32)
     for hit in range(len(places)):
         place = places[hit]
         stop = len(tokens)
         if len(borders):
-            stop = borders[np.searchsorted(borders, place - 1, "right")]  # of the text of the last matched token
+            # of the text of the last matched token
+            stop = borders[np.searchsorted(borders, place - 1, "right")]
         ended = False
         for offset in range(depth):
             token = END if ended or place + offset >= stop else token_at(tokens, place + offset)
@@ -113,7 +125,9 @@ def look(tokens, borders, places, depth):
 
 @njit(widen=True)
 def push_children(window, low, high, depth, parent, heap):
-    """Push the distinct tokens at ``depth`` of the hits from ``low`` to ``high`` with how many hits have each."""
+    """Push the distinct tokens at ``depth`` of the hits from ``low`` to ``high`` with how many hits
+    have each.
+    """
     while low < high:
         token = window[low, depth]
         if token == END:
@@ -129,7 +143,8 @@ def push_children(window, low, high, depth, parent, heap):
 
 @njit(widen=True)
 def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, room):
-    """The ``room`` most frequent prefixes of the continuations: ties by depth, then by sorted order.
+    """The ``room`` most frequent prefixes of the continuations: ties by depth, then by sorted
+    order.
 
     most, first, draw: see ``take``; borders: see ``look``.
     Returns (nodes (3, N), hits taken, hits found, length matched); see ``CountedTree``.
@@ -142,9 +157,14 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
     heap.pop()
     push_children(window, 0, len(window), 0, -1, heap)
     size = 0
-    while heap and size < room:  # a child is never more frequent than its parent: this is the order of all prefixes
+    # a child is never more frequent than its parent: this is the order of all prefixes
+    while heap and size < room:
         negative, level, low, high, parent = heapq.heappop(heap)
-        nodes[TOKEN, size], nodes[PARENT, size], nodes[COUNT, size] = window[low, level - 1], parent, -negative
+        nodes[TOKEN, size], nodes[PARENT, size], nodes[COUNT, size] = (
+            window[low, level - 1],
+            parent,
+            -negative,
+        )
         if level < depth:
             push_children(window, low, high, level, size, heap)
         size += 1
@@ -153,10 +173,11 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
 
 @njit(widen=True)
 def _within_choices(tokens, parents, choices):
-    """Returns the nodes that stay if a node costs its path's number of distinct tokens, and all together ``choices``.
+    """Returns the nodes that stay if a node costs its path's number of distinct tokens, and all
+    together ``choices``.
 
-    The costliest goes first, of equals the last: a child costs no less than its parent, so the rest is a tree. (N,)
-    bool.
+    The costliest goes first, of equals the last: a child costs no less than its parent, so the rest
+    is a tree. (N,) bool.
     """
     count = len(tokens)
     costs, kept = np.empty(count, np.int64), np.ones(count, np.bool_)
@@ -183,7 +204,9 @@ def _within_choices(tokens, parents, choices):
 
 @njit(widen=True)
 def shared(window, one, other, most):
-    """Returns how many of the first ``most`` tokens two hits share; all of them if both end before."""
+    """Returns how many of the first ``most`` tokens two hits share; all of them if both end
+    before.
+    """
     for depth in range(most):
         if window[one, depth] != window[other, depth]:
             return depth
@@ -194,7 +217,9 @@ def shared(window, one, other, most):
 
 @njit(widen=True)
 def vote_whole(window, places):
-    """A hit with the most frequent row of the window, of equals the most recent; -1 if nothing follows any hit."""
+    """A hit with the most frequent row of the window, of equals the most recent; -1 if nothing
+    follows any hit.
+    """
     winner, best, latest, low = -1, 0, -1, 0
     most = window.shape[1]
     while low < len(window):
@@ -210,7 +235,9 @@ def vote_whole(window, places):
 
 @njit(widen=True)
 def vote_prefix(window, places):
-    """A hit on the path that goes, token by token, where most hits go, of equals the most recent; -1 if none."""
+    """A hit on the path that goes, token by token, where most hits go, of equals the most recent;
+    -1 if none.
+    """
     winner, start, stop = -1, 0, len(window)
     for depth in range(window.shape[1]):
         best, latest, low, first, last = 0, -1, start, start, start
@@ -219,7 +246,9 @@ def vote_prefix(window, places):
             while end < stop and window[end, depth] == window[low, depth]:
                 recent = max(recent, places[end])
                 end += 1
-            if window[low, depth] != END and (end - low > best or (end - low == best and recent > latest)):
+            if window[low, depth] != END and (
+                end - low > best or (end - low == best and recent > latest)
+            ):
                 best, latest, first, last = end - low, recent, low, end
             low = end
         if best == 0:
@@ -243,7 +272,11 @@ def vote_chain(tokens, order, tail, shortest, most, draw, length, whole):
         size += 1
     nodes = np.empty((3, size), np.int64)
     for place in range(size):
-        nodes[TOKEN, place], nodes[PARENT, place], nodes[COUNT, place] = window[winner, place], place - 1, 0
+        nodes[TOKEN, place], nodes[PARENT, place], nodes[COUNT, place] = (
+            window[winner, place],
+            place - 1,
+            0,
+        )
     for hit in range(len(window) if size else 0):
         nodes[COUNT, : shared(window, winner, hit, size)] += 1
     return nodes, len(places), end - start, matched
@@ -267,7 +300,9 @@ class MatchCounts:
             self._found += tree.found
 
     def stats(self) -> dict[str, float]:
-        """matched_steps: share of steps with a match; query_tokens, matches: means of these steps."""
+        """matched_steps: share of steps with a match; query_tokens, matches: means of these
+        steps.
+        """
         if not self._matched:
             return {"matched_steps": 0.0}
         return {
@@ -280,7 +315,8 @@ class MatchCounts:
 class SuffixArray:
     """A text and its suffixes in sorted order.
 
-    tokens: (n,) integers, ``END`` between texts; order: (n,) int32 or int64, the places in sorted order.
+    tokens: (n,) integers, ``END`` between texts; order: (n,) int32 or int64, the places in sorted
+    order.
     """
 
     def __init__(self, tokens: np.ndarray, order: np.ndarray) -> None:
@@ -311,24 +347,36 @@ class SuffixArray:
         draw: int | None = 0,
         borders: np.ndarray = CROSSING,
     ) -> CountedTree:
-        """The ``room`` most frequent beginnings of what followed the longest suffix of ``tail`` that occurs.
+        """The ``room`` most frequent beginnings of what followed the longest suffix of ``tail``
+        that occurs.
 
-        Order: count, then depth, then sorted order. depth: of the tree [tokens]. most: hits looked at; draw: which, a
-        random number below 2**31, or None for the first ones in sorted order. borders: see ``look``.
+        Order: count, then depth, then sorted order. depth: of the tree [tokens]. most: hits looked
+        at; draw: which, a random number below 2**31, or None for the first ones in sorted order.
+        borders: see ``look``.
         """
         given = (np.array(tail, np.int64), shortest, most, draw is None, draw or 0, depth, room)
         return CountedTree(*grow_tree(self.tokens, self.order, borders, *given))
 
     def vote(
-        self, tail: Sequence[int], shortest: int, length: int, most: int, draw: int = 0, whole: bool = True
+        self,
+        tail: Sequence[int],
+        shortest: int,
+        length: int,
+        most: int,
+        draw: int = 0,
+        whole: bool = True,
     ) -> CountedTree:
-        """The one continuation that is most frequent, as a whole or token by token; of equals the most recent."""
+        """The one continuation that is most frequent, as a whole or token by token; of equals the
+        most recent.
+        """
         given = (np.array(tail, np.int64), shortest, most, draw, length, whole)
         return CountedTree(*vote_chain(self.tokens, self.order, *given))
 
 
 def _dense(tokens: np.ndarray) -> np.ndarray:
-    """The same order in the narrowest unsigned integers, as the library sorts bytes: two a token, rarely four."""
+    """The same order in the narrowest unsigned integers, as the library sorts bytes: two a token,
+    rarely four.
+    """
     least = int(tokens.min())
     present = np.zeros(int(tokens.max()) - least + 1, np.bool_)
     shifted = tokens.astype(np.int64) - least
@@ -339,5 +387,7 @@ def _dense(tokens: np.ndarray) -> np.ndarray:
 
 
 def cut_paths(tree: CountedTree, choices: int) -> np.ndarray:
-    """Nodes of a tree that stay within ``choices`` under the rule of REST's code (``_within_choices``)."""
+    """Nodes of a tree that stay within ``choices`` under the rule of REST's code
+    (``_within_choices``).
+    """
     return np.flatnonzero(_within_choices(tree.nodes[TOKEN], tree.nodes[PARENT], choices))

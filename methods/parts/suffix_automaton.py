@@ -1,9 +1,10 @@
 """A suffix automaton that grows with its text (Blumer et al. 1985; SAM-Decoding, Hu et al. 2024).
 
-It matches as it grows: for each token it has the longest suffix of the text that also ended earlier, at amortised
-constant cost. A state stands for the strings that end at the same places; ``length`` is the longest one's, ``link``
-leads to the state of that string's longest suffix that also ends at other places. State 0 is the empty string. There
-are at most 2 states and 3 edges a token; edges are found by hash and listed per state. The core is compiled.
+It matches as it grows: for each token it has the longest suffix of the text that also ended
+earlier, at amortised constant cost. A state stands for the strings that end at the same places;
+``length`` is the longest one's, ``link`` leads to the state of that string's longest suffix that
+also ends at other places. State 0 is the empty string. There are at most 2 states and 3 edges a
+token; edges are found by hash and listed per state. The core is compiled.
 """
 
 from __future__ import annotations
@@ -15,20 +16,29 @@ import numpy as np
 
 from specbench.models.compiled_code import njit
 
-STATE = np.dtype([(name, "i4") for name in ("link", "length", "head", "tail", "first", "last", "count")])
-EDGE = np.dtype([(name, "i4") for name in ("owner", "token", "target", "next", "previous", "group", "front", "mixed")])
+STATE = np.dtype(
+    [(name, "i4") for name in ("link", "length", "head", "tail", "first", "last", "count")]
+)
+EDGE = np.dtype(
+    [
+        (name, "i4")
+        for name in ("owner", "token", "target", "next", "previous", "group", "front", "mixed")
+    ]
+)
 STATES, EDGES, LAST, MATCH, MATCHED, CLOCK, GROUPS, FREE, QUEUED = range(9)  # of meta
 NONE = -1
 
 
 class Arrays(NamedTuple):
-    """The arrays of an automaton. Calls from Python pass them one by one, which numba takes four times as fast.
+    """The arrays of an automaton. Calls from Python pass them one by one, which numba takes four
+    times as fast.
 
-    states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE, meta (9,) int64.
-    first, last: the clock, tokens appended so far, at a state's first occurrence and at its last counted one. head,
-    tail: of its list of edges, sorted by their targets' counts; equals form a group, by ``last``, the latest first.
-    front, mixed: of the group of that number its first edge, and 1 where a count that fell broke its order. Of meta,
-    MATCH and MATCHED are a state and a length; with QUEUED groups have the order of ArcticInference's siblings.
+    states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE,
+    meta (9,) int64. first, last: the clock, tokens appended so far, at a state's first occurrence
+    and at its last counted one. head, tail: of its list of edges, sorted by their targets' counts;
+    equals form a group, by ``last``, the latest first. front, mixed: of the group of that number
+    its first edge, and 1 where a count that fell broke its order. Of meta, MATCH and MATCHED are a
+    state and a length; with QUEUED groups have the order of ArcticInference's siblings.
     """
 
     states: np.ndarray
@@ -67,7 +77,12 @@ def rehash(a):
 def _add_edge(a, state, token, target):
     """A new edge, first in its owner's list and in no group yet."""
     edge, a.meta[EDGES] = a.meta[EDGES], a.meta[EDGES] + 1
-    a.edges[edge].owner, a.edges[edge].token, a.edges[edge].target, a.edges[edge].group = state, token, target, NONE
+    a.edges[edge].owner, a.edges[edge].token, a.edges[edge].target, a.edges[edge].group = (
+        state,
+        token,
+        target,
+        NONE,
+    )
     _join(a, state, edge, a.states[state].head)
     _join(a, state, NONE, edge)
     a.slots[_slot(a, state, token)] = edge
@@ -108,7 +123,9 @@ def _add_state(a, length, first):
 
 @njit(widen=True)
 def _clone(a, state, length):
-    """A copy of ``state`` for its strings of up to ``length`` tokens; the copy becomes the state's link."""
+    """A copy of ``state`` for its strings of up to ``length`` tokens; the copy becomes the state's
+    link.
+    """
     copy, a.meta[STATES] = a.meta[STATES], a.meta[STATES] + 1
     a.states[copy] = a.states[state]
     a.states[copy].length, a.states[copy].head, a.states[copy].tail = length, NONE, NONE
@@ -118,7 +135,11 @@ def _clone(a, state, length):
         group = a.edges[edge].group
         if group != NONE:
             copied = copied if group == below else _new_group(a)
-            a.edges[new].group, a.edges[copied].front, a.edges[copied].mixed = copied, new, a.edges[group].mixed
+            a.edges[new].group, a.edges[copied].front, a.edges[copied].mixed = (
+                copied,
+                new,
+                a.edges[group].mixed,
+            )
         below, edge = group, a.edges[edge].previous
     a.states[state].link = copy
     return copy
@@ -126,7 +147,9 @@ def _clone(a, state, length):
 
 @njit(widen=True)
 def _split(a, state, token, target):
-    """The state of exactly the longest string of ``state`` followed by ``token``, cloned off ``target`` if need be."""
+    """The state of exactly the longest string of ``state`` followed by ``token``, cloned off
+    ``target`` if need be.
+    """
     length = a.states[state].length + 1
     if a.states[target].length == length:
         return target
@@ -141,7 +164,8 @@ def _split(a, state, token, target):
 
 @njit(widen=True)
 def append(a, last, token, end):
-    """Grow the text whose state is ``last`` by ``token``, its token number ``end``; returns the text's new state.
+    """Grow the text whose state is ``last`` by ``token``, its token number ``end``; returns the
+    text's new state.
 
     Several texts may grow in turn, each from its own ``last``; a new one starts from 0.
     """
@@ -182,20 +206,26 @@ def extend(states, edges, slots, meta, tokens):
 
 @njit(widen=True)
 def peek(states, edges, slots, meta, token, copies):
-    """(length, first): the match if ``token`` came next, and the tokens up to the end of its first occurrence.
+    """(length, first): the match if ``token`` came next, and the tokens up to the end of its first
+    occurrence.
 
-    While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never.
+    While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0:
+    never.
     """
     a = Arrays(states, edges, slots, meta)
     state, length = advance(a, a.meta[MATCH], a.meta[MATCHED], token)
-    while state != 0 and a.states[state].link != 0 and a.meta[CLOCK] - a.states[state].first < copies:
+    while (
+        state != 0 and a.states[state].link != 0 and a.meta[CLOCK] - a.states[state].first < copies
+    ):
         state = a.states[state].link
     return length, a.states[state].first
 
 
 @njit(widen=True)
 def _cut(a, state, length):
-    """The state of the last ``length`` tokens of a string of ``state`` that has at least as many."""
+    """The state of the last ``length`` tokens of a string of ``state`` that has at least as
+    many.
+    """
     while state != 0 and a.states[a.states[state].link].length >= length:
         state = a.states[state].link
     return state
@@ -215,14 +245,19 @@ def _remove(a, edge):
 
 @njit(widen=True)
 def _settle(a, edge, by):
-    """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count.
+    """Move an edge whose count went up or down by one, or was 0 until now, to the front of the
+    edges of that count.
 
-    With QUEUED it moves behind them if its count went up and it was not the first of the edges that it leaves.
+    With QUEUED it moves behind them if its count went up and it was not the first of the edges that
+    it leaves.
     """
     edges, group, owner = a.edges, a.edges[edge].group, a.edges[edge].owner
     count = a.states[edges[edge].target].count
-    behind = a.meta[QUEUED] and by > 0 and (group == NONE or count == 1 or edges[group].front != edge)
-    back = NONE if group == NONE else edges[group].front if by > 0 else edge  # to stand before, unless it joins a group
+    behind = (
+        a.meta[QUEUED] and by > 0 and (group == NONE or count == 1 or edges[group].front != edge)
+    )
+    # to stand before, unless it joins a group
+    back = NONE if group == NONE else edges[group].front if by > 0 else edge
     while by < 0 and back != NONE and edges[back].group == group:
         back = edges[back].next
     if back == edge:
@@ -242,12 +277,17 @@ def _settle(a, edge, by):
         group, front, mixed, behind = _new_group(a), edge, False, False
     _join(a, owner, a.states[owner].tail if back == NONE else edges[back].previous, edge)
     _join(a, owner, edge, back)
-    edges[edge].group, edges[group].front, edges[group].mixed = group, front if behind else edge, mixed
+    edges[edge].group, edges[group].front, edges[group].mixed = (
+        group,
+        front if behind else edge,
+        mixed,
+    )
 
 
 @njit(widen=True)
 def _count(a, state, length, token, depth, by):
-    """Add ``by`` to every string of up to ``depth`` tokens that ends with this ``token`` of a text; returns its state.
+    """Add ``by`` to every string of up to ``depth`` tokens that ends with this ``token`` of a text;
+    returns its state.
 
     state: of the last ``length`` tokens before it.
     """
@@ -267,7 +307,8 @@ def _count(a, state, length, token, depth, by):
 
 @njit(widen=True)
 def grow(states, edges, slots, meta, tokens, text, depth, by):
-    """Append to one of several texts and count (by=1), or take counted tokens away again from its start on (by=-1).
+    """Append to one of several texts and count (by=1), or take counted tokens away again from its
+    start on (by=-1).
 
     text (3,): its state, that of its last tokens, and how many these are, at most ``depth``.
     """
@@ -282,10 +323,12 @@ def grow(states, edges, slots, meta, tokens, text, depth, by):
 
 @njit(widen=True)
 def match(a, text, tokens, matches):
-    """Finds the suffixes of ``tokens``, the longest first, up to one token less than all; returns the rows filled.
+    """Finds the suffixes of ``tokens``, the longest first, up to one token less than all; returns
+    the rows filled.
 
-    text: as in ``grow``, of a text that ends as ``tokens`` do. matches (rows, 3): a state, and its shortest and longest
-    such end. Lengths beyond the text's own are tried upwards until one does not occur.
+    text: as in ``grow``, of a text that ends as ``tokens`` do. matches (rows, 3): a state, and its
+    shortest and longest such end. Lengths beyond the text's own are tried upwards until one does
+    not occur.
     """
     longest = len(tokens) - 1
     own = reach = min(text[2], longest)
@@ -335,7 +378,9 @@ def has_room(states, meta, tokens):
 
 
 def make_room(arrays: Arrays, tokens: int) -> Arrays:
-    """The same automaton with capacity for ``tokens`` more; if it must be copied, for twice as many."""
+    """The same automaton with capacity for ``tokens`` more; if it must be copied, for twice as
+    many.
+    """
     if has_room(arrays.states, arrays.meta, tokens):
         return arrays
     larger = allocate(2 * (int(arrays.meta[CLOCK]) + tokens))
@@ -363,11 +408,13 @@ class SuffixAutomaton:
         extend(*self.arrays, np.asarray(tokens, np.int32))
 
     def peek(self, token: int, copies: int = 0) -> tuple[int, int]:
-        """(length, end): the longest suffix of the text and ``token`` that occurs, where it first ended; (0, 0): none.
+        """(length, end): the longest suffix of the text and ``token`` that occurs, where it first
+        ended; (0, 0): none.
 
-        The token is not appended. end: tokens of the text up to there, so that ``text[end:]`` followed. copies: shorter
-        suffixes are taken instead while fewer tokens than that followed (the length stays the longest's).
-        Example: after ``extend([1, 2, 3, 1])``, ``peek(2)`` is (2, 2).
+        The token is not appended. end: tokens of the text up to there, so that ``text[end:]``
+        followed. copies: shorter suffixes are taken instead while fewer tokens than that followed
+        (the length stays the longest's). Example: after ``extend([1, 2, 3, 1])``, ``peek(2)`` is
+        (2, 2).
         """
         found: tuple[int, int] = peek(*self.arrays, token, copies)
         return found

@@ -1,9 +1,10 @@
 """Methods that fill a draft tree from a trained head over the target's features.
 
-The tree has a fixed shape, filled with the head's best or drawn tokens, or the shape that the head's probabilities
-give. The dynamic tree (EAGLE-2, Li et al. 2024, section 4) expands the best nodes of each level by the product of the
-head's probabilities along their path, then keeps the best of all candidates. That product cannot rise along a path, and
-equal ones are taken shallower first, so that no node is kept without its parent.
+The tree has a fixed shape, filled with the head's best or drawn tokens, or the shape that the
+head's probabilities give. The dynamic tree (EAGLE-2, Li et al. 2024, section 4) expands the best
+nodes of each level by the product of the head's probabilities along their path, then keeps the best
+of all candidates. That product cannot rise along a path, and equal ones are taken shallower first,
+so that no node is kept without its parent.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from specbench.method import Drafter, Drafting, DraftLevel, GoesOn, SharedDrafte
 from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, ROOT, Draft, InputError, Needs, Prefill, Step
 
-EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and some exported heads hold noise there
+# the target's is used: it is the same, and some exported heads hold noise there
+EMBEDDING = r"embed_tokens\.weight"
 
 
 class DraftVocabulary:
@@ -63,17 +65,21 @@ class DraftVocabulary:
         return choice if self.known is None else self.known[choice]
 
     def spread(self, logits: Tensor) -> Tensor:
-        """(rows, Vd) -> (rows, V) over the target's vocabulary, -inf where the head has no token."""
+        """(rows, Vd) -> (rows, V) over the target's vocabulary, -inf where the head has no
+        token.
+        """
         if self.known is None:
             return logits
-        return logits.new_full((len(logits), self.ends.vocab), -torch.inf).index_copy_(1, self.known, logits)
+        return logits.new_full((len(logits), self.ends.vocab), -torch.inf).index_copy_(
+            1, self.known, logits
+        )
 
 
 class TreeHead(DraftVocabulary, ABC):
     """The interface of a head for methods and requests.
 
-    format: of its files. ignored: patterns of tensors that are not used. cast: its weights take the target's dtype.
-    layers: its decoder layers.
+    format: of its files. ignored: patterns of tensors that are not used. cast: its weights take the
+    target's dtype. layers: its decoder layers.
     """
 
     format: HeadFormat
@@ -82,7 +88,9 @@ class TreeHead(DraftVocabulary, ABC):
     layers: DraftLayers
 
     @abstractmethod
-    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
+    def __init__(
+        self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds
+    ) -> None:
         """state: with the names of ``shapes``, placed by ``ends``. Raises InputError."""
 
     @classmethod
@@ -97,25 +105,34 @@ class TreeHead(DraftVocabulary, ABC):
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        """The target's hidden states that the head continues: here the last. layers: of the target."""
+        """The target's hidden states that the head continues: here the last. layers: of the
+        target.
+        """
         return (layers,)
 
     @classmethod
     @abstractmethod
-    def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
-        """Names and shapes of the checkpoint. config: of the head's layer. target: its configuration. read: layers.
+    def shapes(
+        cls, file: HeadFile, config: LlamaConfig, target: Any, read: int
+    ) -> dict[str, TensorShape]:
+        """Names and shapes of the checkpoint. config: of the head's layer. target: its
+        configuration. read: layers.
 
         Raises InputError where the widths differ.
         """
 
     @staticmethod
     def own(file: HeadFile) -> tuple[str, ...]:
-        """Names of its embedding and output head of the target's size, used where the checkpoint has them."""
+        """Names of its embedding and output head of the target's size, used where the checkpoint
+        has them.
+        """
         return ()
 
     @staticmethod
     def narrow(file: HeadFile, layers: int) -> HeadFile:
-        """The head's tensors alone, of a file that holds others too; layers: of the target. Raises InputError."""
+        """The head's tensors alone, of a file that holds others too; layers: of the target. Raises
+        InputError.
+        """
         return file
 
     @staticmethod
@@ -129,10 +146,14 @@ class TreeHead(DraftVocabulary, ABC):
 
     @abstractmethod
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the input of attention for (T,) tokens and the states before them (T, H), and the residual (T, H)."""
+        """Returns the input of attention for (T,) tokens and the states before them (T, H), and the
+        residual (T, H).
+        """
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Turns a layer's output (rows, H) into the states that the next tokens and ``logits`` continue (rows, H)."""
+        """Turns a layer's output (rows, H) into the states that the next tokens and ``logits``
+        continue (rows, H).
+        """
         return hidden
 
     @abstractmethod
@@ -146,34 +167,47 @@ class TreeHead(DraftVocabulary, ABC):
 
 
 def require_width(file: HeadFile, config: LlamaConfig, target: Any) -> int:
-    """The width of a head's states, which must be the target's. target: its configuration. Raises InputError."""
+    """The width of a head's states, which must be the target's. target: its configuration. Raises
+    InputError.
+    """
     hidden = int(config.hidden_size)
     if hidden != target.hidden_size:
         raise InputError(
-            f"{file.where}: made for a hidden size of {hidden}; expected the target's {target.hidden_size}"
+            f"{file.where}: made for a hidden size of {hidden}; expected the target's"
+            f" {target.hidden_size}"
         )
     return hidden
 
 
 def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
-    """(Vd,) target ids from ``d2t``, which holds offsets: id = place + offset. Raises InputError."""
+    """(Vd,) target ids from ``d2t``, which holds offsets: id = place + offset. Raises
+    InputError.
+    """
     ids = torch.arange(len(offsets), device=offsets.device) + offsets.long()
     if int(ids.min()) < 0 or int(ids.max()) >= vocab or len(ids.unique()) < len(ids):
         raise InputError(
-            f"{where}: d2t leads to ids from {int(ids.min())} to {int(ids.max())}, {len(ids.unique())} different ones"
-            f" of {len(ids)}; expected offsets to {len(ids)} different ids below {vocab}"
+            f"{where}: d2t leads to ids from {int(ids.min())} to {int(ids.max())},"
+            f" {len(ids.unique())} different ones of {len(ids)}; expected offsets to {len(ids)}"
+            f" different ids below {vocab}"
         )
     return ids
 
 
 def grow(
-    run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None, candidates: int | None = None
+    run: HeadRun,
+    top_k: int,
+    depth: int,
+    nodes: int,
+    goes_on: GoesOn | None = None,
+    candidates: int | None = None,
 ) -> Drafting:
-    """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept.
+    """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best
+    ``nodes`` kept.
 
     goes_on: see ``Drafter``. candidates: see ``DraftVocabulary``.
     """
-    top_k, depth = min(top_k, nodes), min(depth, nodes - 1)  # of a level, and of a path, no more can be kept
+    # of a level, and of a path, no more can be kept
+    top_k, depth = min(top_k, nodes), min(depth, nodes - 1)
     children = min(top_k, candidates or top_k)
     logits = yield from run.root()
     # On a CPU, an operation of numpy takes a fraction of torch's time.
@@ -189,27 +223,40 @@ def grow(
     laws, logs, choice = rank(logits)
     ids, scores, law = choice[0], logs[0], laws[0]
     rows, numbers = arrays.zeros_like(ids), arrays.arange(children, device=ids.device)
-    kept, start = [(ids, scores, scores, arrays.full_like(ids, ROOT))], children  # candidates, numbered level by level
+    # candidates, numbered level by level
+    kept, start = [(ids, scores, scores, arrays.full_like(ids, ROOT))], children
     for level in range(depth):
         if goes_on and not goes_on(DraftLevel(level + 1, arrays.exp(scores[0]), law.exp())):
             break
         expanded = (torch.from_numpy(ids), torch.from_numpy(rows)) if arrays is np else (ids, rows)
         laws, logs, choice = rank((yield from run.expand(*expanded)))
-        below, above = (scores[:, None] + logs).reshape(-1), arrays.arange(logs.shape[0] * children, device=ids.device)
+        below, above = (
+            (scores[:, None] + logs).reshape(-1),
+            arrays.arange(logs.shape[0] * children, device=ids.device),
+        )
         kept.append((choice.reshape(-1), below, logs.reshape(-1), numbers[above // children]))
         if level < depth - 1:
             place = find_top(below, min(top_k, len(below)))
-            ids, scores, rows, numbers = kept[-1][0][place], below[place], place // children, place + start
+            ids, scores, rows, numbers = (
+                kept[-1][0][place],
+                below[place],
+                place // children,
+                place + start,
+            )
             law = laws[rows[0]] if goes_on else law
             start += len(below)
     return keep_best([arrays.concat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
 
 
-Filled = Generator[Any, Any, tuple[Tensor, Tensor | None]]  # tokens (N,), and the chances (N,) that a head states
+# tokens (N,), and the chances (N,) that a head states
+Filled = Generator[Any, Any, tuple[Tensor, Tensor | None]]
 
 
-def fill(run: HeadRun, plan: ShapePlan, choose: BestChoice | DrawnChoice, goes_on: GoesOn | None = None) -> Filled:
-    """Fill a tree of fixed shape, level by level: tokens (N,) int64, and ``run.chances`` of each (N,) or None.
+def fill(
+    run: HeadRun, plan: ShapePlan, choose: BestChoice | DrawnChoice, goes_on: GoesOn | None = None
+) -> Filled:
+    """Fill a tree of fixed shape, level by level: tokens (N,) int64, and ``run.chances`` of each
+    (N,) or None.
 
     goes_on: see ``Drafter``; levels that it cuts are not filled.
     """
@@ -225,7 +272,9 @@ def fill(run: HeadRun, plan: ShapePlan, choose: BestChoice | DrawnChoice, goes_o
         chances = run.chances(filled[-1][inner]) if len(inner) else None
         if goes_on:
             law = choose.law(logits, rows)
-            reach = reach[rows] * (stated[-1] if stated else law.gather(1, filled[-1][:, None])[:, 0])
+            reach = reach[rows] * (
+                stated[-1] if stated else law.gather(1, filled[-1][:, None])[:, 0]
+            )
             best, following = reach.argmax(), None  # the path that is likeliest to continue
             if chances is not None:  # and the probability that it does, if the head states one
                 place = (reach[inner] * chances).argmax()
@@ -245,7 +294,9 @@ class BestChoice:
         self._run = run
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
-        """(n,) ids of nodes of these ranks below rows of ``logits`` (w, Vd); most: children of a node."""
+        """(n,) ids of nodes of these ranks below rows of ``logits`` (w, Vd); most: children of a
+        node.
+        """
         return self._run.head.ids(logits.topk(most).indices)[rows, ranks]
 
     def law(self, logits: Tensor, rows: Tensor) -> Tensor:
@@ -254,13 +305,17 @@ class BestChoice:
 
 
 class DrawnChoice:
-    """Children drawn from the request's distribution over the head's logits, siblings without replacement.
+    """Children drawn from the request's distribution over the head's logits, siblings without
+    replacement.
 
-    probs: one (n, V) tensor a level, the distribution of each node given its earlier siblings. Where nothing is left to
-        draw, any token is taken, with probability 1: such a node is verified like a chosen one.
+    probs: one (n, V) tensor a level, the distribution of each node given its earlier siblings.
+        Where nothing is left to draw, any token is taken, with probability 1: such a node is
+        verified like a chosen one.
     """
 
-    def __init__(self, run: HeadRun, sampling: Callable[[Tensor], Tensor], random: torch.Generator) -> None:
+    def __init__(
+        self, run: HeadRun, sampling: Callable[[Tensor], Tensor], random: torch.Generator
+    ) -> None:
         self._run, self._sampling, self._random = run, sampling, random
         self.probs: list[Tensor] = []
 
@@ -314,11 +369,13 @@ class HeadRun(ABC):
         """Logits (w, Vd) below w nodes one level down.
 
         ids: (w,) int64, their tokens.
-        rows: (w,) int64, where their parents stood in the last call (zeros for children of the root).
+        rows: (w,) int64, where their parents stood in the last call (zeros for children of the
+        root).
         """
 
     def chances(self, ids: Tensor | None) -> Tensor | None:
-        """(w,) that a token below each of w nodes is accepted, of a head trained to say so; else None.
+        """(w,) that a token below each of w nodes is accepted, of a head trained to say so; else
+        None.
 
         ids: (w,) int64, tokens of the last call's level; None = the root.
         """
@@ -358,7 +415,9 @@ class LevelsRun(HeadRun):
 
 
 class TreeDrafter(SharedDrafter):
-    """A request's drafter. method: with a plan, and the memory of finished requests. run: its place in the head."""
+    """A request's drafter. method: with a plan, and the memory of finished requests. run: its place
+    in the head.
+    """
 
     def __init__(self, method: Any, run: Any, seed: int) -> None:
         self._method, self._run = method, run
@@ -373,11 +432,17 @@ class TreeDrafter(SharedDrafter):
             return draft_places(logits, min(budget, method.nodes), self.goes_on, run.head.ids)
         if method.grown:
             top_k, depth, nodes = method.grown
-            return (yield from grow(run, top_k, depth, min(budget, nodes), self.goes_on, run.head.candidates))
+            return (
+                yield from grow(
+                    run, top_k, depth, min(budget, nodes), self.goes_on, run.head.candidates
+                )
+            )
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
         drawn = (
-            DrawnChoice(run, method.target_sampling, self._random) if method.draws and method.target_sampling else None
+            DrawnChoice(run, method.target_sampling, self._random)
+            if method.draws and method.target_sampling
+            else None
         )
         tokens, chances = yield from fill(run, plan, drawn or BestChoice(run), self.goes_on)
         score = None if chances is None or chances.device.type != "cpu" else chances.tolist()
@@ -396,10 +461,11 @@ class TreeDrafter(SharedDrafter):
 
 @dataclass(eq=False)
 class TreeMethod(HeadMethod):
-    """A head of one kind, and a fixed tree; or one that it grows itself: ``grown``, the last arguments of ``grow``.
+    """A head of one kind, and a fixed tree; or one that it grows itself: ``grown``, the last
+    arguments of ``grow``.
 
-    choices: child counts level by level, None = ``usual_counts``. sampling: at temperature > 0 the nodes are drawn,
-    siblings without replacement, or the best tokens are taken.
+    choices: child counts level by level, None = ``usual_counts``. sampling: at temperature > 0 the
+    nodes are drawn, siblings without replacement, or the best tokens are taken.
     """
 
     kind: ClassVar[type[TreeHead]]
@@ -411,7 +477,10 @@ class TreeMethod(HeadMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         counts = self.usual_counts() if self.choices is None else self.choices
-        self.shape, self.draws = TreeShape.from_counts(counts, WIDEST, "choices"), self.sampling == "drawn"
+        self.shape, self.draws = (
+            TreeShape.from_counts(counts, WIDEST, "choices"),
+            self.sampling == "drawn",
+        )
         self.grown: tuple[int, int, int] | None = None
         self.widest = max(self.shape.ranks) + 1  # children of a node
 
@@ -433,7 +502,9 @@ class TreeMethod(HeadMethod):
         return Needs(hidden=self._layers, prompt_hidden=True)
 
     def check(self, model: ModelCard) -> None:
-        """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
+        """The head must be there, be one of this kind, and fit the target's width and
+        vocabulary.
+        """
         shape = model.config.get_text_config()
         file = find_head(self.head, self.kind.format, self.safetensors, model)
         self.chosen = kind = self.kind.choose(file)
@@ -447,8 +518,9 @@ class TreeMethod(HeadMethod):
         drafted = self._expected.get(HEAD, (int(shape.vocab_size),))[0]
         if self.widest > drafted:
             raise InputError(
-                f"{file.where}: drafts {drafted} different tokens, and a node of the tree has {self.widest} children;"
-                " expected at most as many: lower top_k, or the counts of choices"
+                f"{file.where}: drafts {drafted} different tokens, and a node of the tree has"
+                f" {self.widest} children; expected at most as many: lower top_k, or the counts of"
+                " choices"
             )
         self._file = file
 
@@ -458,10 +530,13 @@ class TreeMethod(HeadMethod):
         self.target_sampling, self._device = target.sampling, ends.device
         self.bound = self.load_head(self._file, ends)
         self.plan, self.vocabulary = ShapePlan(self.shape, self._device), self.bound.vocabulary
-        self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
+        # of finished requests: allocated once, their content forgotten
+        self.free: list[LayerMemory] = []
 
     def load_head(self, file: HeadFile, ends: TargetEnds) -> TreeHead:
-        """The head of a file that has been checked, as far as that goes without its weights. Raises InputError."""
+        """The head of a file that has been checked, as far as that goes without its weights. Raises
+        InputError.
+        """
         expected, kind = self._expected, self.chosen
         if file.random:
             state = random_weights(expected)
@@ -470,8 +545,14 @@ class TreeMethod(HeadMethod):
             own = [name for name in kind.own(file) if name in state]
             expected = dict.fromkeys(own, (ends.vocab, ends.width)) | expected
             require_shapes(shapes_of(state), expected, kind.ignored, file)
-            if OFFSETS not in self._expected and OFFSETS in state and state[OFFSETS].count_nonzero():
-                raise InputError(f"{file.where}: {OFFSETS} moves ids of the whole vocabulary; expected zeros")
+            if (
+                OFFSETS not in self._expected
+                and OFFSETS in state
+                and state[OFFSETS].count_nonzero()
+            ):
+                raise InputError(
+                    f"{file.where}: {OFFSETS} moves ids of the whole vocabulary; expected zeros"
+                )
             if HEAD in state and HEAD not in expected:
                 ends.require_copy(state[HEAD], file.where)
         placed = ends.place({name: state[name] for name in expected}, file.where, kind.cast)
@@ -486,7 +567,9 @@ class TreeMethod(HeadMethod):
 
 @dataclass(eq=False)
 class LevelsMethod(TreeMethod):
-    """A head that drafts all levels in one forward; conf/method/p_eagle.yaml describes the parameters."""
+    """A head that drafts all levels in one forward; conf/method/p_eagle.yaml describes the
+    parameters.
+    """
 
     runs: ClassVar[type[LevelsRun]]
 
@@ -496,15 +579,21 @@ class LevelsMethod(TreeMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nodes is not None and self.choices is not None:
-            raise InputError(f"nodes={self.nodes}: choices have a shape of their own; expected one of the two")
+            raise InputError(
+                f"nodes={self.nodes}: choices have a shape of their own; expected one of the two"
+            )
         if self.nodes is not None and self.draws:
-            raise InputError(f"nodes={self.nodes}: the likeliest paths are not drawn; expected sampling=top")
+            raise InputError(
+                f"nodes={self.nodes}: the likeliest paths are not drawn; expected sampling=top"
+            )
 
     def usual_counts(self) -> Sequence[Sequence[int]]:
         return [[1]] * (self.length or 7)
 
     def bind(self, target: Target) -> None:
-        """As ``TreeMethod``; if drafted tokens change later places, the tree of ``nodes`` grows level by level."""
+        """As ``TreeMethod``; if drafted tokens change later places, the tree of ``nodes`` grows
+        level by level.
+        """
         super().bind(target)
         self.by_place = self.nodes is not None and not getattr(self.bound, "correction", None)
         if self.nodes is not None:

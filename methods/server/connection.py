@@ -1,7 +1,8 @@
-"""HTTP to one server: JSON, text, and streams of events, each failure a ``CaseError`` with the server's own message.
+"""HTTP to one server: JSON, text, and streams of events, each failure a ``CaseError`` with the
+server's own message.
 
-Every answer has a limit of bytes, after decompression, and of time, its headers included. Nothing is tried twice. The
-key is read from the environment and is in no message.
+Every answer has a limit of bytes, after decompression, and of time, its headers included. Nothing
+is tried twice. The key is read from the environment and is in no message.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ CONNECT_S = 10.0
 ANSWER_S = 20.0  # of an answer that is not streamed
 START_S = 1.0  # of the text of an error, which comes with the headers
 ANSWER_BYTES = 1 << 22  # of that; a list of hundreds of models takes a tenth
-METRICS, METRICS_BYTES = "/metrics", 1 << 25  # the longest page: a line for each label of each figure
-EVENT_BYTES, TOKEN_BYTES = 1 << 16, 1 << 10  # of an event, and of a token: one event may have all, and the prompt
+# the longest page: a line for each label of each figure
+METRICS, METRICS_BYTES = "/metrics", 1 << 25
+# of an event, and of a token: one event may have all, and the prompt
+EVENT_BYTES, TOKEN_BYTES = 1 << 16, 1 << 10
 ID_BYTES = 32  # of an id and its text, where each event repeats those before it
 DATA, DONE = b"data:", b"[DONE]"
 OK = 200
@@ -37,14 +40,16 @@ FAULTS = (aiohttp.ClientError, TimeoutError, OSError)
 class Connection:
     """One server. timeout_s: between two reads. longest_s: of a whole request.
 
-    closes: whether the server closes a connection after a streamed answer, whatever its headers say: a request that is
-    sent on it immediately would be lost.
+    closes: whether the server closes a connection after a streamed answer, whatever its headers
+    say: a request that is sent on it immediately would be lost.
     """
 
     closes = False
 
     def __init__(self, url: str, timeout_s: float, longest_s: float) -> None:
-        """url: may end with ``/v1``. Raises InputError for one that is not an address, or that has a password."""
+        """url: may end with ``/v1``. Raises InputError for one that is not an address, or that has
+        a password.
+        """
         try:
             parts = urlsplit(url)
             known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -54,17 +59,25 @@ class Connection:
             raise InputError(f"url={url}: expected http://HOST:PORT or https://HOST")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise InputError(
-                f"url: {parts.scheme}://{parts.hostname} with a user, a password or a query, which the manifest would"
-                f" keep; expected the address alone, and a key in the environment ({KEY})"
+                f"url: {parts.scheme}://{parts.hostname} with a user, a password or a query, which"
+                " the manifest would keep; expected the address alone, and a key in the"
+                f" environment ({KEY})"
             )
         self.url = url.rstrip("/").removesuffix("/v1")
         self._timeout_s, self._longest_s = timeout_s, longest_s
-        self._timeout = aiohttp.ClientTimeout(None, sock_connect=min(CONNECT_S, timeout_s), sock_read=timeout_s)
+        self._timeout = aiohttp.ClientTimeout(
+            None, sock_connect=min(CONNECT_S, timeout_s), sock_read=timeout_s
+        )
         self._runner = asyncio.Runner()
-        self._kept: aiohttp.ClientSession | None = None  # of what is timed; made on the loop that it belongs to
+        # of what is timed; made on the loop that it belongs to
+        self._kept: aiohttp.ClientSession | None = None
 
-    def find(self, path: str, schema: type[Found], body: Mapping[str, Any] | None = None) -> Found | None:
-        """The JSON at ``path``, of a POST if there is a body; None if the server has none. Raises CaseError."""
+    def find(
+        self, path: str, schema: type[Found], body: Mapping[str, Any] | None = None
+    ) -> Found | None:
+        """The JSON at ``path``, of a POST if there is a body; None if the server has none. Raises
+        CaseError.
+        """
         status, text = self.fetch(path, body)
         return parse(schema, self.url + path, text) if status == OK else None
 
@@ -74,7 +87,9 @@ class Connection:
         return text.decode("utf-8", "replace") if status == OK else None
 
     def post(self, path: str) -> bool:
-        """Returns whether the server takes a request without a body. Raises CaseError as ``fetch``."""
+        """Returns whether the server takes a request without a body. Raises CaseError as
+        ``fetch``.
+        """
         return self.fetch(path, {})[0] // 100 == 2
 
     def fetch(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
@@ -106,9 +121,12 @@ class Connection:
         key = os.environ.get(KEY, "")
         if not (key.isascii() and key.isprintable()):
             raise InputError(
-                f"{KEY}: has characters that no header may have; expected the key alone, without line ends"
+                f"{KEY}: has characters that no header may have; expected the key alone, without"
+                " line ends"
             )
-        kept: dict[str, Any] = {"force_close": True} if self.closes else {"keepalive_timeout": KEPT_S}
+        kept: dict[str, Any] = (
+            {"force_close": True} if self.closes else {"keepalive_timeout": KEPT_S}
+        )
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, **kept),
             timeout=self._timeout,
@@ -123,9 +141,11 @@ class Connection:
     async def stream(
         self, path: str, body: Mapping[str, Any], schema: type[Found], tokens: int, prompt: int
     ) -> AsyncGenerator[Found, None]:
-        """The events of a streamed answer of at most ``tokens`` to a prompt of ``prompt`` tokens, or characters.
+        """The events of a streamed answer of at most ``tokens`` to a prompt of ``prompt`` tokens,
+        or characters.
 
-        Raises CaseError for any that is cut, not JSON of the schema, an error, too long or too slow.
+        Raises CaseError for any that is cut, not JSON of the schema, an error, too long or too
+        slow.
         """
         where = self.url + path
         self._kept = self._kept or self._open()
@@ -137,11 +157,16 @@ class Connection:
                 if answer.status != OK or not kind.startswith("text/event-stream"):
                     start = await _read_start(answer)
                     if answer.status != OK:
-                        raise CaseError(f"{where}: status {answer.status}: {show(start)}; expected status {OK}")
+                        raise CaseError(
+                            f"{where}: status {answer.status}: {show(start)}; expected status {OK}"
+                        )
                     kind = kind or "no content type"
-                    raise CaseError(f"{where}: answers with {kind}: {show(start)}; expected a stream of events")
+                    raise CaseError(
+                        f"{where}: answers with {kind}: {show(start)}; expected a stream of events"
+                    )
                 done = False
-                async for line in lines:  # to the end of the body: a connection that is left before is not used again
+                # to the end of the body: a connection that is left before is not used again
+                async for line in lines:
                     data = line[len(DATA) :].strip()
                     done = done or data == DONE
                     if line.startswith(DATA) and not done:
@@ -165,12 +190,19 @@ class Connection:
                 lines[0], rest, begun = bytes(rest) + lines[0], bytearray(), now
             rest += last
             if now > end:
-                raise CaseError(f"{where}: the answer does not end in {longest_s:g} s; expected it to")
+                raise CaseError(
+                    f"{where}: the answer does not end in {longest_s:g} s; expected it to"
+                )
             if now - begun > self._timeout_s:
-                raise CaseError(f"{where}: an event does not end in {self._timeout_s:g} s; expected it to")
+                raise CaseError(
+                    f"{where}: an event does not end in {self._timeout_s:g} s; expected it to"
+                )
             if left < 0 or len(rest) > longest:
                 what = f"an event of more than {longest}" if left >= 0 else "too many"
-                raise CaseError(f"{where}: {what} bytes for {tokens} tokens; expected a stream of events that ends")
+                raise CaseError(
+                    f"{where}: {what} bytes for {tokens} tokens; expected a stream of events that"
+                    " ends"
+                )
             for line in lines:
                 yield line
         yield bytes(rest)
@@ -184,7 +216,9 @@ class Connection:
 
 
 def _run_apart(call: Callable[..., Any], *given: Any) -> Any:
-    """Returns the result of ``call``; on a separate thread if an event loop runs on this one, as in a notebook."""
+    """Returns the result of ``call``; on a separate thread if an event loop runs on this one, as in
+    a notebook.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -213,7 +247,9 @@ async def _read(answer: aiohttp.ClientResponse, where: str, most: int) -> bytes:
 
 
 async def _read_start(answer: aiohttp.ClientResponse) -> bytes:
-    """The first bytes of a body, as far as they can be read: its status or its type is the error."""
+    """The first bytes of a body, as far as they can be read: its status or its type is the
+    error.
+    """
     body = bytearray()
     with suppress(*FAULTS):
         async with asyncio.timeout(START_S):

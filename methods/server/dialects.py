@@ -1,7 +1,7 @@
 """The requests and the events of each serving engine; docs/servers.md cites every field.
 
-A dialect is a class with no state: ``body`` of a request, ``read`` of an event by its schema, and what is done before
-one.
+A dialect is a class with no state: ``body`` of a request, ``read`` of an event by its schema, and
+what is done before one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SCORED = 5  # tokens whose log-probabilities are requested, vLLM's default limit
 class Asked:
     """A request.
 
-    prompt: (T,) token ids, or text where the server takes no ids. drawing: temperature and the rest. conversation: for
-    a server that writes the prompt itself.
+    prompt: (T,) token ids, or text where the server takes no ids. drawing: temperature and the
+    rest. conversation: for a server that writes the prompt itself.
     """
 
     model: str
@@ -49,8 +49,9 @@ class Asked:
 class Chunk:
     """An event of an answer. ids: emitted by it, None where the server sends text only.
 
-    finish: stop | length, in the last one. report: the server's figures for the whole request's drafts. prompt_ids,
-    prompt_tokens: of a prompt that the server wrote itself, as far as it reports them.
+    finish: stop | length, in the last one. report: the server's figures for the whole request's
+    drafts. prompt_ids, prompt_tokens: of a prompt that the server wrote itself, as far as it
+    reports them.
     """
 
     ids: Sequence[int] | None = None
@@ -84,7 +85,9 @@ class OpenAI:
         return known or bool(cls.probe and '"model_path"' in (connection.read(cls.probe) or ""))
 
     def prepare(self, connection: Connection) -> bool:
-        """Empty the server's prefix cache, before the clock starts; whether no earlier prompt can help this one."""
+        """Empty the server's prefix cache, before the clock starts; whether no earlier prompt can
+        help this one.
+        """
         return self.isolates
 
     def own(self) -> dict[str, Any]:
@@ -110,11 +113,23 @@ class OpenAI:
         finish = choice.finish_reason and ("length" if choice.finish_reason == "length" else "stop")
         return Chunk(choice.token_ids, choice.text or "", finish or None, self.read_report(event))
 
-    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """Token -> log-probability after ``context``, of the best few; nothing where the server sends no ids."""
+    async def score(
+        self, connection: Connection, model: str, context: Sequence[int]
+    ) -> dict[int, float]:
+        """Token -> log-probability after ``context``, of the best few; nothing where the server
+        sends no ids.
+        """
         body = {**self.body(Asked(model, list(context), 1)), **self.scoring}
-        events = connection.stream(self.path, body, self.reply, 1, len(context)) if self.scoring else None
-        return {} if events is None else {token: score async for event in events for token, score in self.scores(event)}
+        events = (
+            connection.stream(self.path, body, self.reply, 1, len(context))
+            if self.scoring
+            else None
+        )
+        return (
+            {}
+            if events is None
+            else {token: score async for event in events for token, score in self.scores(event)}
+        )
 
     def scores(self, event: Any) -> Iterable[tuple[int, float]]:
         """Read (token, log-probability) of the first place."""
@@ -130,7 +145,9 @@ class OpenAI:
 
 
 class VLLM(OpenAI):
-    """Ids by ``return_token_ids``; acceptance by ``--per-request-spec-decode-metrics``; a salt keeps prefixes apart."""
+    """Ids by ``return_token_ids``; acceptance by ``--per-request-spec-decode-metrics``; a salt
+    keeps prefixes apart.
+    """
 
     name, owner = "vllm", "vllm"
     counts_drafts = isolates = True  # by the salt of each request
@@ -154,12 +171,16 @@ class VLLM(OpenAI):
             drafts=found.num_spec_steps,
             drafted=found.num_draft_tokens,
             histogram=tuple(found.acceptance_histogram or ()),
-            by_step=tuple(zip(found.per_step_accepted or (), found.per_step_drafted or (), strict=False)),
+            by_step=tuple(
+                zip(found.per_step_accepted or (), found.per_step_drafted or (), strict=False)
+            ),
         )
 
 
 class TensorRTLLM(OpenAI):
-    """Ids by ``detokenize: false``; acceptance from the tokens of an iteration, the prompt's own included."""
+    """Ids by ``detokenize: false``; acceptance from the tokens of an iteration, the prompt's own
+    included.
+    """
 
     name, owner = "tensorrt_llm", "tensorrt_llm"
 
@@ -190,12 +211,19 @@ class SGLang(OpenAI):
 
     def body(self, question: Asked) -> dict[str, Any]:
         drawing = {"temperature": 0.0, **question.drawing}
-        drawing = {"sampling_seed" if name == "seed" else name: value for name, value in drawing.items()}
+        drawing = {
+            "sampling_seed" if name == "seed" else name: value for name, value in drawing.items()
+        }
         given = {"text" if isinstance(question.prompt, str) else "input_ids": question.prompt}
-        return given | {"sampling_params": {"max_new_tokens": question.limit, **drawing}, "stream": True}
+        return given | {
+            "sampling_params": {"max_new_tokens": question.limit, **drawing},
+            "stream": True,
+        }
 
     def read(self, event: Generation, seen: int) -> Chunk:
-        """Read the new ones of ``output_ids``, which may be all ids so far. Raises CaseError if the server aborted."""
+        """Read the new ones of ``output_ids``, which may be all ids so far. Raises CaseError if the
+        server aborted.
+        """
         meta, ids = event.meta_info or Meta(), event.output_ids
         if ids is not None and seen and len(ids) == meta.completion_tokens:
             ids = ids[seen:]
@@ -265,25 +293,39 @@ class LlamaCpp(OpenAI):
 
 
 class Chat(OpenAI):
-    """``/v1/chat/completions`` of a server of any kind, which writes the conversation by its own chat template."""
+    """``/v1/chat/completions`` of a server of any kind, which writes the conversation by its own
+    chat template.
+    """
 
     path, reply = "/v1/chat/completions", ChatCompletion
 
     def __init__(self, base: OpenAI) -> None:
         """base: the server's kind, as which it does all but ask and read."""
         self.base = base
-        for name in ("name", "steps", "counts_drafts", "info", "isolates", "prepare", "own", "score", "tokenize"):
+        for name in (
+            "name",
+            "steps",
+            "counts_drafts",
+            "info",
+            "isolates",
+            "prepare",
+            "own",
+            "score",
+            "tokenize",
+        ):
             setattr(self, name, getattr(base, name))
 
     def read(self, event: ChatCompletion, seen: int) -> Chunk:
-        """Read one event. Raises CaseError if the server took calls of tools out of an answer without ids."""
+        """Read one event. Raises CaseError if the server took calls of tools out of an answer
+        without ids.
+        """
         choice, delta = event.choice, event.choice.delta
         finish = choice.finish_reason and ("length" if choice.finish_reason == "length" else "stop")
         texts = (delta.reasoning_content, delta.reasoning, delta.content) if delta else ()
         if delta and delta.tool_calls and choice.token_ids is None:
             raise CaseError(
-                "the server takes calls of tools out of the answer's text; expected all of it: start the server without"
-                " its parser of tool calls, or set endpoint=completions"
+                "the server takes calls of tools out of the answer's text; expected all of it:"
+                " start the server without its parser of tool calls, or set endpoint=completions"
             )
         report, timings = None, event.timings
         if isinstance(self.base, VLLM):
@@ -301,7 +343,8 @@ def read_ids(connection: Connection, body: Mapping[str, Any]) -> list[int] | Non
     return found.tokens if found else None
 
 
-KINDS: tuple[type[OpenAI], ...] = (VLLM, TensorRTLLM, LMDeploy, LlamaCpp, SGLang, OpenAI)  # the plainest last
+# the plainest last
+KINDS: tuple[type[OpenAI], ...] = (VLLM, TensorRTLLM, LMDeploy, LlamaCpp, SGLang, OpenAI)
 
 
 def choose(name: str, connection: Connection, model: ServedModel | None) -> OpenAI:

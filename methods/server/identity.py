@@ -1,8 +1,9 @@
 """Checks that a server is still the same process, and that two servers have the same model.
 
-Greedy first tokens show other weights. At a temperature above 0 a permutation test compares the tokens drawn: if both
-servers draw from one distribution, every split of the pooled answers after a text into two halves is as likely as the
-one seen. So of equal servers at most a share of ``LEVEL`` is called different, whatever the distribution is.
+Greedy first tokens show other weights. At a temperature above 0 a permutation test compares the
+tokens drawn: if both servers draw from one distribution, every split of the pooled answers after a
+text into two halves is as likely as the one seen. So of equal servers at most a share of ``LEVEL``
+is called different, whatever the distribution is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from specbench.types import CaseError, InputError
 
 STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?\s+(\S{1,40})", re.MULTILINE)
 # By Prometheus' rules it never falls.
-TOTAL = re.compile(r"^(\w[\w:]*_total)(?:\{[^}]*\})?\s+(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?=\s|$)", re.MULTILINE)
+TOTAL = re.compile(
+    r"^(\w[\w:]*_total)(?:\{[^}]*\})?\s+(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?=\s|$)", re.MULTILINE
+)
 VOLATILE = {"created", "permission"}  # vLLM changes them at each request
 # Without digits, which converters of tokenizers split in ways of their own.
 TEXTS = (
@@ -44,9 +47,11 @@ class Beginning(NamedTuple):
 
 
 class Identity:
-    """A server at the start of the run: its models, its process's start and its counters, as far as it reports them.
+    """A server at the start of the run: its models, its process's start and its counters, as far as
+    it reports them.
 
-    A process that takes the place of another has a later start or lower counters, and perhaps another model.
+    A process that takes the place of another has a later start or lower counters, and perhaps
+    another model.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -60,7 +65,9 @@ class Identity:
         self._totals = read_totals(page) or self._totals
 
     def require_same(self) -> None:
-        """Raise CaseError, now and from now on, where another process has taken the server's place."""
+        """Raise CaseError, now and from now on, where another process has taken the server's
+        place.
+        """
         if not self._changes:
             known, totals = self._look()
             totals = totals or self._totals  # a page that could not be read shows nothing
@@ -74,14 +81,17 @@ class Identity:
             self._totals = totals
         if self._changes:
             raise CaseError(
-                f"{self._connection.url}: the server was started anew during the run ({'; '.join(self._changes)});"
-                " expected the same one for all cases: begin anew with measure.fresh=true"
+                f"{self._connection.url}: the server was started anew during the run"
+                f" ({'; '.join(self._changes)}); expected the same one for all cases: begin anew"
+                " with measure.fresh=true"
             )
 
     def _look(self) -> tuple[dict[str, str], dict[str, float]]:
         listed = self._connection.find("/v1/models", Models) or Models()
         page = self._connection.read(METRICS) or ""
-        models = [each.model_dump(exclude=VOLATILE, exclude_unset=True) for each in listed.data or ()]
+        models = [
+            each.model_dump(exclude=VOLATILE, exclude_unset=True) for each in listed.data or ()
+        ]
         started = STARTED.search(page)
         known = {
             "models were": json.dumps(models, sort_keys=True),
@@ -98,18 +108,22 @@ def read_totals(page: str) -> dict[str, float]:
     return found
 
 
-def require_tokenizer(connection: Connection, read_ids: Callable[[str], list[int] | None], tokenizer: Any) -> None:
+def require_tokenizer(
+    connection: Connection, read_ids: Callable[[str], list[int] | None], tokenizer: Any
+) -> None:
     """Raise InputError where the server reads a text as other ids than ``tokenizer``."""
     for text in TEXTS:
         ids, ours = read_ids(text), list(tokenizer(text, add_special_tokens=False).input_ids)
         if ids is not None and ids != ours:
             raise InputError(
-                f"url={connection.url}: its tokenizer reads {text!r} as {str(ids)[:SHOWN]}, model.tokenizer as {ours};"
-                " expected the tokenizer of the served model"
+                f"url={connection.url}: its tokenizer reads {text!r} as {str(ids)[:SHOWN]},"
+                f" model.tokenizer as {ours}; expected the tokenizer of the served model"
             )
 
 
-def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[str], Beginning]]) -> None:
+def require_same_first_tokens(
+    names: Sequence[str], first: Sequence[Callable[[str], Beginning]]
+) -> None:
     """Raise InputError where two servers begin their greedy answers differently.
 
     names: their URLs. first: text -> the token after it.
@@ -118,12 +132,13 @@ def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[st
     for text in TEXTS:
         ours, theirs = (each(text) for each in first)
         by_ids = ours.ids and theirs.ids
-        if ours.ids != theirs.ids if by_ids else ours.text.strip() != theirs.text.strip():  # one id may lose its space
+        # one id may lose its space
+        if ours.ids != theirs.ids if by_ids else ours.text.strip() != theirs.text.strip():
             different.append(f"after {text!r} {names[0]} has {ours}, {names[1]} has {theirs}")
     if len(different) > MOST_DIFFERENT:
         raise InputError(
-            f"url={names[0]}: other weights than the baseline's: {len(different)} of {len(TEXTS)} first tokens differ,"
-            f" as {different[0]}; expected two servers of one model"
+            f"url={names[0]}: other weights than the baseline's: {len(different)} of {len(TEXTS)}"
+            f" first tokens differ, as {different[0]}; expected two servers of one model"
         )
 
 
@@ -137,15 +152,19 @@ Answers = Sequence[Sequence[Sequence[Any]]]  # of each text, of each draw, the t
 
 
 def compare_draws(ours: Answers, theirs: Answers, seed: int = 0, splits: int = SPLITS) -> float:
-    """P of the sum, over texts and places in the answer, of the two-sample chi-square of the tokens drawn there.
+    """P of the sum, over texts and places in the answer, of the two-sample chi-square of the tokens
+    drawn there.
 
-    Answers are split whole, since their tokens depend on each other. ours, theirs: of the same texts. splits: tried.
+    Answers are split whole, since their tokens depend on each other. ours, theirs: of the same
+    texts. splits: tried.
     """
     rng, total = np.random.default_rng(seed), np.zeros(1 + splits)
     for first, second in zip(ours, theirs, strict=True):
         drawn = [*first, *second]
         seen = np.arange(len(drawn)) < len(first)
-        halves = np.vstack([seen, rng.permuted(np.tile(seen, (splits, 1)), axis=1)]).astype(np.float32)
+        halves = np.vstack([seen, rng.permuted(np.tile(seen, (splits, 1)), axis=1)]).astype(
+            np.float32
+        )
         for place in range(max(map(len, drawn))):
             there = [str(answer[place]) if place < len(answer) else "" for answer in drawn]
             names, codes = np.unique(there, return_inverse=True)

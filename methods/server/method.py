@@ -1,7 +1,7 @@
 """A serving engine at a URL as a peer: it decodes, the harness counts, cuts and times.
 
-The clock starts when the request is sent and stops with its last event. Requests before and after it, which empty the
-prefix cache and read the server's counters, are not timed.
+The clock starts when the request is sent and stops with its last event. Requests before and after
+it, which empty the prefix cache and read the server's counters, are not timed.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ from specbench.types import CaseError, InputError, named
 class StreamedAnswer:
     """A streamed answer as it arrives.
 
-    url: of its server. limit: [tokens] that were requested. vocabulary: the number of ids. text: where the server sends
-    no ids. reports: the request's own account first. account: the steps that are kept. prompt_ids, prompt_tokens: of
-    the prompt that the server wrote, as far as it reports them.
+    url: of its server. limit: [tokens] that were requested. vocabulary: the number of ids. text:
+    where the server sends no ids. reports: the request's own account first. account: the steps that
+    are kept. prompt_ids, prompt_tokens: of the prompt that the server wrote, as far as it reports
+    them.
     """
 
     url: str
@@ -70,18 +71,23 @@ class StreamedAnswer:
     prompt_tokens: int | None = None
 
     def compare_prompt(self, prompt: Sequence[int]) -> bool:
-        """Compare the prompt that the server wrote with ours (T,). Returns whether the server reports it.
+        """Compare the prompt that the server wrote with ours (T,). Returns whether the server
+        reports it.
 
         Raises CaseError if it is another one.
         """
-        theirs, count = self.prompt_ids, self.prompt_tokens if self.prompt_ids is None else len(self.prompt_ids)
+        theirs, count = (
+            self.prompt_ids,
+            self.prompt_tokens if self.prompt_ids is None else len(self.prompt_ids),
+        )
         if count is None:
             return False
         if count != len(prompt) or (theirs is not None and list(theirs) != list(prompt)):
             raise CaseError(
-                f"{self.url}: the server's prompt of {count} tokens is not the one of {len(prompt)} tokens that the"
-                " template here writes; expected the same: serve with this template, give the server's as"
-                " model.template=FILE.jinja, or set endpoint=completions"
+                f"{self.url}: the server's prompt of {count} tokens is not the one of {len(prompt)}"
+                " tokens that the template here writes; expected the same: serve with this"
+                " template, give the server's as model.template=FILE.jinja, or set"
+                " endpoint=completions"
             )
         return True
 
@@ -94,22 +100,26 @@ class StreamedAnswer:
         self.prompt_tokens = self.prompt_tokens or chunk.prompt_tokens
         ids, text = chunk.ids or (), "" if chunk.ids else chunk.text
         if (ids and self.text) or (text and self.ids):
-            raise CaseError(f"{self.url}: an answer of ids and of text; expected ids in every event or in none")
+            raise CaseError(
+                f"{self.url}: an answer of ids and of text; expected ids in every event or in none"
+            )
         self.ids += ids
         self.text += text
         if len(self.ids) > self.limit:
             raise CaseError(
-                f"{self.url}: more than the {self.limit} tokens that were requested; expected at most these"
+                f"{self.url}: more than the {self.limit} tokens that were requested; expected at"
+                " most these"
             )
         if len(self.text) > self.limit * LONGEST_TOKEN:
             raise CaseError(
-                f"{self.url}: {len(self.text)} characters for {self.limit} tokens; expected at most {LONGEST_TOKEN} per"
-                " token"
+                f"{self.url}: {len(self.text)} characters for {self.limit} tokens; expected at most"
+                f" {LONGEST_TOKEN} per token"
             )
         if ids and max(ids) >= self.vocabulary:
             raise CaseError(
-                f"{self.url}: token id {max(ids)}; expected an id below {self.vocabulary}, the size of the vocabulary:"
-                " serve the model of the run, or set its tokenizer (model.tokenizer), with its config.json if padded"
+                f"{self.url}: token id {max(ids)}; expected an id below {self.vocabulary}, the size"
+                " of the vocabulary: serve the model of the run, or set its tokenizer"
+                " (model.tokenizer), with its config.json if padded"
             )
         if ids or text:
             self.sizes.append(len(ids) or 1)
@@ -122,25 +132,39 @@ class StreamedAnswer:
             # which may be more than the server's own
             self.ids = list(tokenizer(self.text, add_special_tokens=False).input_ids)[: self.limit]
         ended = self.finish == "stop" and not (self.ids and self.ids[-1] in eos)
-        if ended and (end := tokenizer.eos_token_id) in eos:  # which many servers keep to themselves
+        # which many servers keep to themselves
+        if ended and (end := tokenizer.eos_token_id) in eos:
             self.ids, sizes = [*self.ids, end], [*sizes, 1]
         reports = [each for each in self.reports if each.drafts != 0]
         if self.text and not self.reports:
             self.account = Account(((1, 0),) * (len(self.ids) - 1), "text")
         elif self.text or not chunks_are_steps:
             self.account = reconcile(len(self.ids) - 1, None, reports)
-        else:  # the first chunk is the prefill's; where several steps were sent in it, they cannot be separated
+        else:
+            # the first chunk is the prefill's; where several steps were sent in it, they cannot be
+            # separated
             self.account = reconcile(len(self.ids) - sum(sizes[:1]), sizes[1:], reports)
         return self.account
 
     def stats(self) -> dict[str, float]:
         """Each account by its name: steps, drafted and accepted tokens, accepted by place."""
-        found: dict[str, float] = {} if self.account is None else {f"source_{self.account.source}": 1.0}
+        found: dict[str, float] = (
+            {} if self.account is None else {f"source_{self.account.source}": 1.0}
+        )
         for each in self.reports:
             figures = {"steps": each.drafts, "drafted": each.drafted, "accepted": each.accepted}
-            found |= {f"{each.source}_{name}": float(value) for name, value in figures.items() if value is not None}
-            places = each.per_position or [sum(each.histogram[place:]) for place in range(1, len(each.histogram))]
-            found |= {f"{each.source}_accepted_{place}": float(value) for place, value in enumerate(places, 1)}
+            found |= {
+                f"{each.source}_{name}": float(value)
+                for name, value in figures.items()
+                if value is not None
+            }
+            places = each.per_position or [
+                sum(each.histogram[place:]) for place in range(1, len(each.histogram))
+            ]
+            found |= {
+                f"{each.source}_accepted_{place}": float(value)
+                for place, value in enumerate(places, 1)
+            }
         found |= {"text_only": 1.0} if self.text else {"chunks": float(len(self.sizes))}
         return found
 
@@ -172,7 +196,9 @@ def _ignore(ids: Sequence[int]) -> bool:
 
 @dataclass(eq=False)
 class ServerPeer(Parameters, Remote):
-    """One engine with its own speculation, running or started here; conf/method/server.yaml has the parameters."""
+    """One engine with its own speculation, running or started here; conf/method/server.yaml has the
+    parameters.
+    """
 
     url: str | None = None
     dialect: str = "auto"
@@ -190,8 +216,9 @@ class ServerPeer(Parameters, Remote):
             raise InputError(f"endpoint={self.endpoint}: expected {' or '.join(ENDPOINTS)}")
         if (self.url is None) == (self.command is None):
             raise InputError(
-                f"url={self.url}, command={self.command}: expected one of the two, url=http://HOST:PORT of an engine"
-                f" that runs, or command='vllm serve MODEL --port {PORT}' to start one"
+                f"url={self.url}, command={self.command}: expected one of the two,"
+                " url=http://HOST:PORT of an engine that runs, or command='vllm serve MODEL --port"
+                f" {PORT}' to start one"
             )
         self._engine = LaunchedEngine(self.command) if self.command is not None else None
         url = self._engine.url if self._engine else str(self.url)
@@ -206,12 +233,16 @@ class ServerPeer(Parameters, Remote):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Observations that make its figures unsafe, with the number of requests."""
-        counted = [(text, f" ({count} requests)" if count else "") for text, count in self._seen.items()]
+        counted = [
+            (text, f" ({count} requests)" if count else "") for text, count in self._seen.items()
+        ]
         counted += [(self._engine.fault, "")] if self._engine and self._engine.fault else []
         return tuple(f"{self._connection.url}: {text}{often}" for text, often in counted)
 
     def check(self, model: ModelCard) -> None:
-        """Look at a server that runs; one that is started here is looked at in ``bind``. Raises InputError."""
+        """Look at a server that runs; one that is started here is looked at in ``bind``. Raises
+        InputError.
+        """
         if self._engine is None:
             self._look()
 
@@ -223,7 +254,10 @@ class ServerPeer(Parameters, Remote):
         models = (parse(Models, connection.url + MODELS, text).data if status == OK else None) or []
         names = [each.id for each in models]
         if self.model is not None and names and self.model not in names:
-            raise InputError(f"model={self.model}: the server has {', '.join(names)[:SHOWN]}; expected one of them")
+            raise InputError(
+                f"model={self.model}: the server has {', '.join(names)[:SHOWN]}; expected one of"
+                " them"
+            )
         self._name = self.model or next(iter(names), "")
         first = next((each for each in models if each.id == self._name), None)
         kind = choose(self.dialect, connection, first)
@@ -231,19 +265,23 @@ class ServerPeer(Parameters, Remote):
         connection.closes = kind.closes
         if self._dialect.names_model and not self._name:
             raise InputError(
-                f"{'url' if status == NOT_FOUND else 'model'}: {connection.url}{MODELS} names no model (status"
-                f" {status}: {show(text)}); expected the server's name of the model in model, or in url the address of"
-                " a server of completions as it stands before /v1"
+                f"{'url' if status == NOT_FOUND else 'model'}: {connection.url}{MODELS} names no"
+                f" model (status {status}: {show(text)}); expected the server's name of the model"
+                " in model, or in url the address of a server of completions as it stands"
+                " before /v1"
             )
         infos = [connection.read(path) or "" for path in self._dialect.info]
         if found := next(filter(None, map(SYNTHETIC.search, infos)), None):
             self.synthetic = " ".join(found[0].split())
             self._seen[
-                f"it draws acceptance from a table ({self.synthetic}): its text is not the model's, MAT is no result"
+                f"it draws acceptance from a table ({self.synthetic}): its text is not the model's,"
+                " MAT is no result"
             ] = 0
 
     def bind(self, target: Target) -> None:
-        """Start the engine if this is its command, and ask the server what it takes. Raises InputError."""
+        """Start the engine if this is its command, and ask the server what it takes. Raises
+        InputError.
+        """
         if self._engine is not None:
             self._engine.start(target.log, self._is_ready, self.start_s)
             self._look()
@@ -256,8 +294,14 @@ class ServerPeer(Parameters, Remote):
 
     @_refusing()
     def _probe(self, target: Target) -> None:
-        """Ask for one token by ids, then by text: which of them the server takes. Raises InputError."""
-        self._tokenizer, self._eos, self._vocabulary = target.card.tokenizer, target.eos, target.vocab_size
+        """Ask for one token by ids, then by text: which of them the server takes. Raises
+        InputError.
+        """
+        self._tokenizer, self._eos, self._vocabulary = (
+            target.card.tokenizer,
+            target.eos,
+            target.vocab_size,
+        )
         sampling: Any = target.sampling
         names = ("temperature", "top_p", "top_k")
         drawing = {} if sampling is None else {name: getattr(sampling, name) for name in names}
@@ -277,8 +321,8 @@ class ServerPeer(Parameters, Remote):
                 refusals.append(str(error))
         else:
             raise InputError(
-                f"url: the server takes no prompt: {'; '.join(refusals)}; expected the address of a server of"
-                " completions, as it stands before /v1"
+                f"url: the server takes no prompt: {'; '.join(refusals)}; expected the address of a"
+                " server of completions, as it stands before /v1"
             )
         if not self._by_ids and self.endpoint != CHAT:
             self._seen["takes text only: its own tokenizer reads the prompt"] = 0
@@ -296,36 +340,52 @@ class ServerPeer(Parameters, Remote):
 
     @_refusing("url: the comparison with the baseline: ")
     def require_same_model(self, baseline: Remote) -> None:
-        """Compares first tokens with the baseline's; another distribution is a warning. Raises InputError."""
+        """Compares first tokens with the baseline's; another distribution is a warning. Raises
+        InputError.
+        """
         assert isinstance(baseline, ServerPeer)
         if self.endpoint != baseline.endpoint:
             raise InputError(
-                f"endpoint={self.endpoint}: the baseline has {baseline.endpoint}; expected the same of both"
+                f"endpoint={self.endpoint}: the baseline has {baseline.endpoint}; expected the same"
+                " of both"
             )
         both = (self, baseline)
-        first = [lambda text, each=each: each.run(each._begin(text, PROBE, {})) for each in both]  # greedy
+        # greedy
+        first = [lambda text, each=each: each.run(each._begin(text, PROBE, {})) for each in both]
         require_same_first_tokens([each._connection.url for each in both], first)
         if not self._drawing or self.synthetic or baseline.synthetic:
             return
         drawn = [each.run(each._draw(role)) for role, each in enumerate(both)]
         chance = compare_draws(*show_alike(*drawn))
-        log.info("%s: first tokens drawn as %s does: p = %.4f", *(each._connection.url for each in both), chance)
+        log.info(
+            "%s: first tokens drawn as %s does: p = %.4f",
+            *(each._connection.url for each in both),
+            chance,
+        )
         if chance < LEVEL:
             self._seen[
-                f"first tokens are not drawn as the baseline draws them: p = {chance:.4f} by {DRAWS} answers of"
-                f" {TOKENS} tokens after each of {len(TEXTS)} texts; of equal servers one comparison in"
-                f" {1 / LEVEL:.0f} says so"
+                f"first tokens are not drawn as the baseline draws them: p = {chance:.4f} by"
+                f" {DRAWS} answers of {TOKENS} tokens after each of {len(TEXTS)} texts; of equal"
+                f" servers one comparison in {1 / LEVEL:.0f} says so"
             ] = 0
 
-    def _question(self, prompt: list[int] | str, tokens: int, drawing: Mapping[str, float]) -> Asked:
-        """A request that is not measured; a text is the user's message where the server writes the prompt."""
-        message = {"messages": [{"role": "user", "content": prompt}]} if self.endpoint == CHAT else {}
+    def _question(
+        self, prompt: list[int] | str, tokens: int, drawing: Mapping[str, float]
+    ) -> Asked:
+        """A request that is not measured; a text is the user's message where the server writes the
+        prompt.
+        """
+        message = (
+            {"messages": [{"role": "user", "content": prompt}]} if self.endpoint == CHAT else {}
+        )
         return Asked(self._name, prompt, tokens, drawing, message)
 
     async def _begin(self, text: str, tokens: int, drawing: Mapping[str, float]) -> Beginning:
         prompt = self._tokenizer(text).input_ids if self._by_ids else text
         answer = await self._ask(self._question(prompt, tokens, drawing), _ignore)
-        return Beginning(answer.ids, self._tokenizer.decode(answer.ids) if answer.ids else answer.text)
+        return Beginning(
+            answer.ids, self._tokenizer.decode(answer.ids) if answer.ids else answer.text
+        )
 
     async def _draw(self, role: int) -> list[list[Beginning]]:
         """Drawn answers after each text. role: of the server, for seeds of its own."""
@@ -335,7 +395,9 @@ class ServerPeer(Parameters, Remote):
             async with gate:
                 return await self._begin(text, TOKENS, self._drawing | {"seed": 2 * number + role})
 
-        return [await asyncio.gather(*(ask(text, number) for number in range(DRAWS))) for text in TEXTS]
+        return [
+            await asyncio.gather(*(ask(text, number) for number in range(DRAWS))) for text in TEXTS
+        ]
 
     def prepare(self, alone: bool = True) -> None:
         """Empty the prefix cache and read the counters, before the clock starts.
@@ -344,23 +406,39 @@ class ServerPeer(Parameters, Remote):
         """
         self._identity.require_same()
         if not self._dialect.prepare(self._connection):
-            self._seen["a prefix cache cannot be emptied: prompts that begin alike may be read faster"] += alone
+            self._seen[
+                "a prefix cache cannot be emptied: prompts that begin alike may be read faster"
+            ] += alone
         self._before = self._page()[1] if self._counts and alone else {}
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._connection.run(work)
 
     async def answer(
-        self, prompt: Sequence[int], limit: int, seed: int, emit: Emit, conversation: Mapping[str, Any]
+        self,
+        prompt: Sequence[int],
+        limit: int,
+        seed: int,
+        emit: Emit,
+        conversation: Mapping[str, Any],
     ) -> Callable[[], Settled]:
-        """One streamed request. Raises CaseError if the server writes the conversation as another prompt."""
+        """One streamed request. Raises CaseError if the server writes the conversation as another
+        prompt.
+        """
         drawing = self._drawing | ({"seed": seed % (1 << 31)} if self._drawing else {})
         if self.endpoint == CHAT and not conversation:
-            raise CaseError("endpoint=chat: no conversation, only token ids; expected a suite, or endpoint=completions")
+            raise CaseError(
+                "endpoint=chat: no conversation, only token ids; expected a suite, or"
+                " endpoint=completions"
+            )
         if self.endpoint == CHAT:
-            answer = await self._ask(Asked(self._name, list(prompt), limit, drawing, conversation), emit)
+            answer = await self._ask(
+                Asked(self._name, list(prompt), limit, drawing, conversation), emit
+            )
             if not answer.compare_prompt(prompt):
-                self._seen["does not report the tokens of its prompts: they may differ from those here"] += 1
+                self._seen[
+                    "does not report the tokens of its prompts: they may differ from those here"
+                ] += 1
         else:
             asked = list(prompt) if self._by_ids else self._spell(prompt)
             answer = await self._ask(Asked(self._name, asked, limit, drawing), emit)
@@ -371,17 +449,23 @@ class ServerPeer(Parameters, Remote):
         answer, seen = StreamedAnswer(self._connection.url, question.limit, self._vocabulary), 0
         dialect, connection = self._dialect, self._connection
         sizes = question.limit, len(question.prompt)
-        async with aclosing(connection.stream(dialect.path, dialect.body(question), dialect.reply, *sizes)) as events:
+        async with aclosing(
+            connection.stream(dialect.path, dialect.body(question), dialect.reply, *sizes)
+        ) as events:
             async for event in events:
                 chunk = dialect.read(event, seen)
                 seen += len(chunk.ids or ())
                 answer.take(chunk, emit)
         if answer.finish is None:
-            raise CaseError(f"{answer.url}: the answer ends without a reason; expected stop or length")
+            raise CaseError(
+                f"{answer.url}: the answer ends without a reason; expected stop or length"
+            )
         return answer
 
     async def gauges(self) -> Mapping[str, float]:
-        """See ``Remote.gauges``; a page that cannot be read is a warning, and the measurement continues."""
+        """See ``Remote.gauges``; a page that cannot be read is a warning, and the measurement
+        continues.
+        """
         found: dict[str, float] = {}
         for each in self._watched:
             try:
@@ -394,7 +478,9 @@ class ServerPeer(Parameters, Remote):
 
     def _spell(self, prompt: Sequence[int]) -> str:
         """The prompt as a text that the tokenizer reads as the same ids, if there is one."""
-        texts = [self._tokenizer.decode(prompt[start:], skip_special_tokens=False) for start in (1, 0)]
+        texts = [
+            self._tokenizer.decode(prompt[start:], skip_special_tokens=False) for start in (1, 0)
+        ]
         for text in texts:
             if list(self._tokenizer(text).input_ids) == list(prompt):
                 return text
@@ -413,7 +499,9 @@ class ServerPeer(Parameters, Remote):
         return abs(scores[chosen] - scores[other]) if chosen in scores and other in scores else None
 
     def _settle(self, answer: StreamedAnswer) -> Settled:
-        """Ids and steps, from the account that is trusted; the counters' too where the request was alone."""
+        """Ids and steps, from the account that is trusted; the counters' too where the request was
+        alone.
+        """
         if self._before:
             page, counters = self._page()
             self._identity.note(page)
@@ -422,13 +510,21 @@ class ServerPeer(Parameters, Remote):
         if self._plain and not answer.reports:
             answer.reports = [DraftReport(COUNTERS, accepted=0)]
         account = answer.settle(self._tokenizer, self._eos, self._dialect.steps)
-        for text in account.complaints:  # all of them are in the run's log, the terminal has the first
-            log.log(logging.INFO if self._seen[DISAGREE] else logging.WARNING, "%s: %s", self._connection.url, text)
+        # all of them are in the run's log, the terminal has the first
+        for text in account.complaints:
+            log.log(
+                logging.INFO if self._seen[DISAGREE] else logging.WARNING,
+                "%s: %s",
+                self._connection.url,
+                text,
+            )
             self._seen[DISAGREE] += 1
         return Settled(answer.ids, account.steps, answer.stats())
 
     def _page(self) -> tuple[str, Counters]:
-        """The server's metrics and their counters; read until these no longer change: they may lag behind an answer."""
+        """The server's metrics and their counters; read until these no longer change: they may lag
+        behind an answer.
+        """
         before: Counters | None = None
         for _ in range(1 + LAGS):
             text = self._connection.read(METRICS) or ""

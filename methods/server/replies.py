@@ -1,6 +1,7 @@
 """The fields that are read of servers' answers, as schemas; docs/servers.md cites every field.
 
-A field that is there has its type, without conversions. It may be missing or null, and other fields are ignored.
+A field that is there has its type, without conversions. It may be missing or null, and other fields
+are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ MOST_COUNTED = 1 << 53  # a server that counts further would have decoded for 10
 Found = TypeVar("Found", bound="Reply")
 Item = TypeVar("Item")
 
-Items = Annotated[list[Item], Field(fail_fast=True)]  # the first wrong one is shown; a list of all could be long
+# the first wrong one is shown; a list of all could be long
+Items = Annotated[list[Item], Field(fail_fast=True)]
 Count = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
 Counts = Items[Count] | None
 ByAccepted = Annotated[Items[Count], Field(max_length=MOST + 1)] | None  # steps, by accepted tokens
@@ -41,7 +43,9 @@ class _Logprobs(Reply):
 
 
 class Choice(Reply):
-    """A part of the answer. finish_reason: some servers send an empty one before the end, and EOS has several names."""
+    """A part of the answer. finish_reason: some servers send an empty one before the end, and EOS
+    has several names.
+    """
 
     text: str | None = None
     token_ids: Counts = None
@@ -75,9 +79,13 @@ class Completion(Event):
         return self.choices[0] if self.choices else Choice()
 
     def scores(self) -> Iterator[tuple[int, float]]:
-        """(token, its log-probability) of the best tokens of the first place, as vLLM names them: ``token_id:N``."""
+        """(token, its log-probability) of the best tokens of the first place, as vLLM names them:
+        ``token_id:N``.
+        """
         places = (self.choice.logprobs or _Logprobs()).top_logprobs or [None]
-        named = ((name.removeprefix("token_id:"), score) for name, score in (places[0] or {}).items())
+        named = (
+            (name.removeprefix("token_id:"), score) for name, score in (places[0] or {}).items()
+        )
         yield from ((int(name), score) for name, score in named if name.isdecimal())
 
 
@@ -92,7 +100,10 @@ class _Said(Reply):
     delta: _Delta | None = None
     token_ids: Counts = None  # vLLM
     finish_reason: (
-        Literal["stop", "length", "eos", "eos_token", "stop_sequence", "tool_calls", "function_call", ""] | None
+        Literal[
+            "stop", "length", "eos", "eos_token", "stop_sequence", "tool_calls", "function_call", ""
+        ]
+        | None
     ) = None
 
 
@@ -133,14 +144,19 @@ class Meta(Reply):
     spec_verify_ct: Count | None = None
     accepted: Count | None = Field(
         default=None,
-        validation_alias=AliasChoices("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),
+        validation_alias=AliasChoices(
+            "spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"
+        ),
     )
     drafted: Count | None = Field(
         default=None,
-        validation_alias=AliasChoices("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num"),
+        validation_alias=AliasChoices(
+            "spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num"
+        ),
     )
     histogram: ByAccepted = Field(
-        default=None, validation_alias=AliasChoices("spec_accept_histogram", "spec_correct_drafts_histogram")
+        default=None,
+        validation_alias=AliasChoices("spec_accept_histogram", "spec_correct_drafts_histogram"),
     )
 
 
@@ -198,11 +214,13 @@ class ReplyError(CaseError):
 
 
 def parse(schema: type[Found], where: str, text: bytes) -> Found:
-    """An answer as its schema describes it. Raises ReplyError with the field, its value and what was expected."""
+    """An answer as its schema describes it. Raises ReplyError with the field, its value and what
+    was expected.
+    """
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:
         raise ReplyError(
-            f"{where}: {describe(error)}: {text[:SHOWN].decode(errors='replace')}; expected the fields and types of"
-            " docs/servers.md: set the server's dialect, or correct the server"
+            f"{where}: {describe(error)}: {text[:SHOWN].decode(errors='replace')}; expected the"
+            " fields and types of docs/servers.md: set the server's dialect, or correct the server"
         ) from None

@@ -29,12 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items())
     verbatim = argparse.RawDescriptionHelpFormatter
     table = argparse.ArgumentParser(
-        "python -m scripts.lab", description=f"{__doc__}\ncommands:\n{commands}", formatter_class=verbatim
+        "python -m scripts.lab",
+        description=f"{__doc__}\ncommands:\n{commands}",
+        formatter_class=verbatim,
     )
     table.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     name = table.parse_args(arguments[:1]).command
     command = importlib.import_module(f"scripts.lab.{name}")
-    parser = argparse.ArgumentParser(f"{table.prog} {name}", description=command.__doc__, formatter_class=verbatim)
+    parser = argparse.ArgumentParser(
+        f"{table.prog} {name}", description=command.__doc__, formatter_class=verbatim
+    )
     try:
         return command.run(parser, arguments[1:]) or 0
     except InputError as error:

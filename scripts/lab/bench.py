@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], left: Collection[int] = (0,)) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Iterable[object]], left: Collection[int] = (0,)
+) -> None:
     """Print a Markdown table row by row, while ``rows`` is still being computed.
 
     left: the numbers of the columns of text, which are aligned to the left.

@@ -2,7 +2,8 @@
 
     python -m scripts.lab judge suite.limit=3 decode.max_new_tokens=96 --dtypes float32 bfloat16
 
-The bundled model answers the bundled suite. Prints Markdown tables; docs/measurement.md, section 7, explains them.
+The bundled model answers the bundled suite. Prints Markdown tables; docs/measurement.md, section 7,
+explains them.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ from specbench.types import Draft, Needs, Step
 
 SHAPE = {
     "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "max_position_embeddings": 512, "initializer_range": 256**-0.5, "pad_token_id": 0,
+    "num_key_value_heads": 4, "max_position_embeddings": 512, "initializer_range": 256**-0.5,
+    "pad_token_id": 0,
 }  # fmt: skip
 LENGTH = 96  # [tokens] of the prompt that is computed in several ways
 
 
 class Fault:
-    """The base of all faults, which changes nothing. chance: of striking in a step. strikes: their number so far.
+    """The base of all faults, which changes nothing. chance: of striking in a step. strikes: their
+    number so far.
 
-    A fault strikes only in steps with a draft, so vanilla in the same run stays sound. The lossless check's own forward
-    is not touched.
+    A fault strikes only in steps with a draft, so vanilla in the same run stays sound. The lossless
+    check's own forward is not touched.
     """
 
     chance = 1.0
@@ -59,13 +62,17 @@ class Fault:
 
 
 class _WrongToken(Fault):
-    """The base of faults that replace the token after the accepted path, which should be the target's pick."""
+    """The base of faults that replace the token after the accepted path, which should be the
+    target's pick.
+    """
 
     late: Draft | None = None  # the late chain of this step
     _wrong = False
 
     def choose(self, row: Tensor, complete: bool) -> int | None:
-        """Return the wrong token, or None. row: (V,) logits after the path. complete: all of the draft is accepted."""
+        """Return the wrong token, or None. row: (V,) logits after the path. complete: all of the
+        draft is accepted.
+        """
         raise NotImplementedError
 
     def plant(self) -> None:
@@ -75,7 +82,9 @@ class _WrongToken(Fault):
         def accept() -> tuple[list[int], list[int]]:
             path, tokens = real_accept()
             row = engine.request.select(engine.request.logits)[path[-1] + 1 if path else 0]
-            token = self.choose(row, len(path) == len(engine.request.draft)) if self.strike() else None
+            token = (
+                self.choose(row, len(path) == len(engine.request.draft)) if self.strike() else None
+            )
             self._wrong = token is not None and token != tokens[-1]
             return path, tokens if token is None else [*tokens[:-1], token]
 
@@ -107,10 +116,16 @@ class AnyToken(_WrongToken):
 
 
 class LateToken(_WrongToken):
-    """Emits the first token of a late chain after a completely accepted draft, without verifying it."""
+    """Emits the first token of a late chain after a completely accepted draft, without verifying
+    it.
+    """
 
     def choose(self, row: Tensor, complete: bool) -> int | None:
-        return int(self.late.tokens[0]) if complete and self.late is not None and len(self.late) else None
+        return (
+            int(self.late.tokens[0])
+            if complete and self.late is not None and len(self.late)
+            else None
+        )
 
 
 class ShiftedSlot(Fault):
@@ -176,19 +191,31 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
 
 
 def print_rounding(dtypes: Sequence[str], _settings: Sequence[str]) -> None:
-    """Print differences between logits, in halves of the dtype's epsilon times the spread of the logits."""
+    """Print differences between logits, in halves of the dtype's epsilon times the spread of the
+    logits.
+    """
     columns = ("dtype", "layers", "library from exact", "fast from exact", "fast from library")
-    rows = ([name, layers, *(f"{value:.1f}" for value in measure_rounding(layers, getattr(torch, name)))]
-            for name, layers in product(dtypes, (2, 8, 32)))  # fmt: skip
+    rows = (
+        [
+            name,
+            layers,
+            *(f"{value:.1f}" for value in measure_rounding(layers, getattr(torch, name))),
+        ]
+        for name, layers in product(dtypes, (2, 8, 32))
+    )
     print_table(columns, rows, left=(0, 1))
 
 
 def print_faults(dtypes: Sequence[str], settings: Sequence[str]) -> None:
-    """Print how many answers with a fault are found, and of wrong tokens the share that are violations."""
+    """Print how many answers with a fault are found, and of wrong tokens the share that are
+    violations.
+    """
 
     def rows() -> Iterator[list[object]]:
         for (title, (method, plant)), name in product(FAULTS.items(), dtypes):
-            records, fault = decode("engine=fast", f"method=[{method}]", f"model.dtype={name}", *settings, plant=plant)
+            records, fault = decode(
+                "engine=fast", f"method=[{method}]", f"model.dtype={name}", *settings, plant=plant
+            )
             own = [record for record in records if record.method == method]
             yield [title, name, *count_found(own, fault.strikes if plant.chance < 1 else 0)]
 
@@ -200,7 +227,9 @@ PARTS = {"rounding": print_rounding, "faults": print_faults}
 
 
 def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord], Fault]:
-    """Return the checked records of a run of the bundled model, with vanilla's, and the fault in its engine."""
+    """Return the checked records of a run of the bundled model, with vanilla's, and the fault in
+    its engine.
+    """
     job = job_of(["model=tiny", "suite=mini", "suite.limit=null", "measure=quick", *settings])
     with set_stage(job) as stage:
         fault = plant(stage.engine)
@@ -209,10 +238,15 @@ def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord]
 
 
 def count_found(records: Sequence[CaseRecord], wrong: int) -> list[object]:
-    """Count answers, those that differ from vanilla's, those with a violation, and the share of wrong tokens found."""
+    """Count answers, those that differ from vanilla's, those with a violation, and the share of
+    wrong tokens found.
+    """
     verdicts = [record.lossless for record in records if record.lossless is not None]
     assert len(verdicts) == len(records), "a record was not checked"
-    diverged, found = sum(not each.equal for each in verdicts), sum(each.violations > 0 for each in verdicts)
+    diverged, found = (
+        sum(not each.equal for each in verdicts),
+        sum(each.violations > 0 for each in verdicts),
+    )
     share = f"{sum(each.violations for each in verdicts) / wrong:.0%}" if wrong else ""
     return [len(verdicts), diverged, found, wrong or "", share]
 
@@ -221,8 +255,8 @@ def count_found(records: Sequence[CaseRecord], wrong: int) -> list[object]:
 def measure_rounding(layers: int, dtype: torch.dtype) -> tuple[float, float, float]:
     """Measure how far rounding moves the logits of a seeded random Llama.
 
-    Returns root mean squares over all logits in units of the spread of the logits and of half the dtype's epsilon, so
-    that dtypes and models can be compared.
+    Returns root mean squares over all logits in units of the spread of the logits and of half the
+    dtype's epsilon, so that dtypes and models can be compared.
     """
     torch.manual_seed(0)
     config = AutoConfig.for_model("llama", **SHAPE, num_hidden_layers=layers)

@@ -55,7 +55,9 @@ FREE = ("aten::detach_",)
 def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     """Print one row per method."""
     parser.add_argument("methods", nargs="*", default=DEFAULT)
-    parser.add_argument("--engine", choices=(EngineKind.FAST, EngineKind.EAGER), default=EngineKind.FAST)
+    parser.add_argument(
+        "--engine", choices=(EngineKind.FAST, EngineKind.EAGER), default=EngineKind.FAST
+    )
     given = parser.parse_intermixed_args(arguments)
     torch.set_num_threads(1)
     methods = f"method=[{','.join(given.methods)}]"
@@ -89,7 +91,10 @@ def count_operations(method: Method, engine: Any, model: Any, prompts: Prompts) 
     fast = engine.kind == EngineKind.FAST
     ours = fast and not isinstance(method, Peer)
     watched = {"forward": (engine, "compute") if ours else (model, "forward")}
-    watched |= {"compaction": (engine.cache, "move" if fast else "keep"), "prefill": (engine, "start")}
+    watched |= {
+        "compaction": (engine.cache, "move" if fast else "keep"),
+        "prefill": (engine, "start"),
+    }
     for section, (owner, call) in watched.items():
         setattr(owner, call, counter.within(section, getattr(owner, call)))
     with counter.counting():

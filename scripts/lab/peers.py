@@ -106,7 +106,9 @@ def pair_named(text: str) -> tuple[str, str]:
 
 
 def require_equal(text: str, ours: Any, peer: Any) -> None:
-    """Raise InputError if the two methods of a pair have different parameters. text: the pair's name."""
+    """Raise InputError if the two methods of a pair have different parameters. text: the pair's
+    name.
+    """
     ours_name, peer_name = pair_named(text)
     for name in PAIRS[text]:
         values = (getattr(ours, name), getattr(peer, name))
@@ -127,7 +129,9 @@ class CpuClock(Clock):
         super().start()
 
     def elapsed(self, phase: str = "") -> float:
-        """Return the wall time [s] since ``start``; the last reading counts as the request's time."""
+        """Return the wall time [s] since ``start``; the last reading counts as the request's
+        time.
+        """
         self.wall_s = super().elapsed(phase)
         self.cpu_s = (time.process_time_ns() - self._cpu_ns) * 1e-9
         return self.wall_s
@@ -214,7 +218,9 @@ def take_turns(calls: Sequence[Callable[[], Any]], rounds: int, turned: bool) ->
 
 
 class Ratio(NamedTuple):
-    """The peer's time per token over ours. ours, peer: each side's first runs over its second (A/A)."""
+    """The peer's time per token over ours. ours, peer: each side's first runs over its second
+    (A/A).
+    """
 
     value: Estimate
     ours: Estimate
@@ -224,7 +230,9 @@ class Ratio(NamedTuple):
     def spread(self) -> float:
         """The largest factor between 1 and an A/A ratio's interval; NaN if one has no interval."""
         ends = [end for each in (self.ours, self.peer) for end in (each.low, each.high)]
-        return math.exp(max(abs(math.log(end)) for end in ends if end)) if all(ends) else float("nan")
+        return (
+            math.exp(max(abs(math.log(end)) for end in ends if end)) if all(ends) else float("nan")
+        )
 
     @property
     def verdict(self) -> str:

@@ -40,9 +40,11 @@ from scripts.tiny.train import (
 )
 
 SHAPES = {
-    "tiny": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 5, "num_attention_heads": 8,
+    "tiny": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 5,
+    "num_attention_heads": 8,
              "num_key_value_heads": 4},
-    "tiny_draft": {"hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "tiny_draft": {"hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2,
+    "num_attention_heads": 4,
                    "num_key_value_heads": 2},
 }  # fmt: skip
 TRAINED: dict[str, tuple[Callable[[Any], Trainee], TrainingSettings]] = {
@@ -50,7 +52,8 @@ TRAINED: dict[str, tuple[Callable[[Any], Trainee], TrainingSettings]] = {
     "tiny_eagle": (new_head, HeadSettings(kind="eagle")),
     "tiny_mtp": (new_head, HeadSettings(kind="mtp", steps=900)),
     "tiny_eagle3": (new_head, HeadSettings(kind="eagle3", intermediate=160, steps=1400)),
-    "tiny_p_eagle": (new_head, HeadSettings(kind="p_eagle", intermediate=160, steps=700, rows=1, passes=7)),
+    "tiny_p_eagle": (new_head,
+    HeadSettings(kind="p_eagle", intermediate=160, steps=700, rows=1, passes=7)),
     "tiny_dflash": (new_block_head, BlockSettings()),
     "tiny_medusa": (new_medusa_heads, MedusaSettings()),
     "tiny_pard": (
@@ -64,7 +67,9 @@ LOG_EVERY = 25
 def main() -> None:
     """Read the options, and write or train."""
     verbatim = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m scripts.tiny", description=__doc__, formatter_class=verbatim)
+    parser = argparse.ArgumentParser(
+        "python -m scripts.tiny", description=__doc__, formatter_class=verbatim
+    )
     parser.add_argument("what", choices=("suite", "corpus", "tokenizer", *TRAINED))
     parser.add_argument("--out", type=Path, help="file or folder of the result")
     parser.add_argument("--count", type=int, default=10_000, help="conversations of the corpus")
@@ -87,19 +92,28 @@ def main() -> None:
 
 
 def train_and_save(trainee: Trainee, folder: Path) -> None:
-    """Train, print the progress, write the files, and print the figures that the README of the result states."""
+    """Train, print the progress, write the files, and print the figures that the README of the
+    result states.
+    """
     recent: list[list[float]] = []
     seconds = 0.0
     for step, seconds, figures in train(trainee):
         recent.append(figures)
         if step % LOG_EVERY == 0:
-            print(f"step {step} seconds {seconds:.0f}", *(f"{mean:.3f}" for mean in means(recent)), flush=True)
+            print(
+                f"step {step} seconds {seconds:.0f}",
+                *(f"{mean:.3f}" for mean in means(recent)),
+                flush=True,
+            )
             recent.clear()
     found, settings = held_out_figures(trainee), trainee.settings
     parameters = sum(weight.numel() for weight in trainee.module.parameters())
     trainee.save(folder)
     print(settings)
-    print(f"{parameters:,} parameters, {settings.steps * settings.rows * settings.length:,} tokens, {seconds:.0f} s")
+    print(
+        f"{parameters:,} parameters, {settings.steps * settings.rows * settings.length:,} tokens,"
+        f" {seconds:.0f} s"
+    )
     print("on held-out answers, loss or shares by depth:", *(f"{figure:.4f}" for figure in found))
 
 

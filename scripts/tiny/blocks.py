@@ -1,8 +1,10 @@
-"""A DFlash head for the bundled model: a module with the published names of weights, and its training.
+"""A DFlash head for the bundled model: a module with the published names of weights, and its
+training.
 
-A block is a root and mask tokens after it. Its rows see the target's fused states of the tokens before the root, and
-all rows of the block. Roots are drawn among the tokens of a batch's answers, and all blocks of a batch are one forward
-(DFlash, arXiv 2602.06036). The loss compares each place with the target's distribution; later places count less.
+A block is a root and mask tokens after it. Its rows see the target's fused states of the tokens
+before the root, and all rows of the block. Roots are drawn among the tokens of a batch's answers,
+and all blocks of a batch are one forward (DFlash, arXiv 2602.06036). The loss compares each place
+with the target's distribution; later places count less.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from scripts.tiny.train import HeadTraining, PackedBatch, Trainee, load_target, 
 class BlockSettings(HeadTraining):
     """The settings of the training of ``tiny_dflash``.
 
-    block: rows of a block. roots: blocks of a sequence. layers, intermediate: of the head. fading: places after which
-    the weight of a place's loss has fallen to 1/e.
+    block: rows of a block. roots: blocks of a sequence. layers, intermediate: of the head. fading:
+    places after which the weight of a place's loss has fallen to 1/e.
     """
 
     steps: int = 1800
@@ -50,10 +52,16 @@ class _BlockLayer(HeadLayer):
         super().__init__(config, config.hidden_size)
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         for name in ("q_norm", "k_norm"):
-            setattr(self.self_attn, name, LlamaRMSNorm(self.self_attn.size, eps=config.rms_norm_eps))
+            setattr(
+                self.self_attn, name, LlamaRMSNorm(self.self_attn.size, eps=config.rms_norm_eps)
+            )
 
-    def forward(self, hidden: Tensor, context: Tensor, turns: Sequence[tuple[Tensor, Tensor]], seen: Tensor) -> Tensor:
-        """Return (rows, M, D) of M block rows over T tokens of context; turns: of the context, and of the rows."""
+    def forward(
+        self, hidden: Tensor, context: Tensor, turns: Sequence[tuple[Tensor, Tensor]], seen: Tensor
+    ) -> Tensor:
+        """Return (rows, M, D) of M block rows over T tokens of context; turns: of the context, and
+        of the rows.
+        """
         attention, read = self.self_attn, self.input_layernorm(hidden)
 
         def project(linear: nn.Linear, states: Tensor) -> Tensor:
@@ -66,10 +74,16 @@ class _BlockLayer(HeadLayer):
         query = turned(project(attention.q_proj, read), attention.q_norm, turns[1])
         parts = ((context, turns[0]), (read, turns[1]))
         key = torch.cat(
-            [turned(project(attention.k_proj, part), attention.k_norm, turn) for part, turn in parts], dim=2
+            [
+                turned(project(attention.k_proj, part), attention.k_norm, turn)
+                for part, turn in parts
+            ],
+            dim=2,
         )
         value = torch.cat([project(attention.v_proj, part) for part, _ in parts], dim=2)
-        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=True)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, enable_gqa=True
+        )
         hidden = hidden + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
@@ -86,11 +100,13 @@ class BlockModule(nn.Module):
         self.hidden_norm, self.norm = LlamaRMSNorm(hidden, eps=eps), LlamaRMSNorm(hidden, eps=eps)
         self._rotary = [LlamaRotaryEmbedding(config)]
 
-    def forward(self, states: Sequence[Tensor], block: Tensor, positions: Sequence[Tensor], seen: Tensor) -> Tensor:
+    def forward(
+        self, states: Sequence[Tensor], block: Tensor, positions: Sequence[Tensor], seen: Tensor
+    ) -> Tensor:
         """Return the normed states (rows, M, D) of the rows of blocks.
 
-        states: the target's, (rows, T, D) each. block: (rows, M, D) embedded tokens. positions: of the T tokens, and of
-        the M rows. seen: (rows, 1, M, T + M).
+        states: the target's, (rows, T, D) each. block: (rows, M, D) embedded tokens. positions: of
+        the T tokens, and of the M rows. seen: (rows, 1, M, T + M).
         """
         context = self.hidden_norm(self.fc(torch.cat([states[layer] for layer in FUSED], dim=-1)))
         turns = [self._rotary[0](context, each) for each in positions]
@@ -100,12 +116,21 @@ class BlockModule(nn.Module):
 
 
 def block_config(target: Any, settings: BlockSettings) -> LlamaConfig:
-    """Return the configuration of a head in the target's shape, as z-lab's files have it; the mask is the padding."""
-    own = {"mask_token_id": target.config.pad_token_id, "target_layer_ids": [layer - 1 for layer in FUSED]}
+    """Return the configuration of a head in the target's shape, as z-lab's files have it; the mask
+    is the padding.
+    """
+    own = {
+        "mask_token_id": target.config.pad_token_id,
+        "target_layer_ids": [layer - 1 for layer in FUSED],
+    }
     return LlamaConfig.from_dict(
         target.config.to_dict()
         | {"num_hidden_layers": settings.layers, "intermediate_size": settings.intermediate}
-        | {"architectures": ["DFlashDraftModel"], "block_size": settings.block, "dflash_config": own}
+        | {
+            "architectures": ["DFlashDraftModel"],
+            "block_size": settings.block,
+            "dflash_config": own,
+        }
     )
 
 
@@ -120,9 +145,15 @@ def new_block_head(settings: BlockSettings) -> Trainee:
 
 
 def fill(
-    head: BlockModule, target: Any, states: Sequence[Tensor], batch: PackedBatch, roots: Tensor, size: int
+    head: BlockModule,
+    target: Any,
+    states: Sequence[Tensor],
+    batch: PackedBatch,
+    roots: Tensor,
+    size: int,
 ) -> Tensor:
-    """Return the normed states (rows, N, size, D) of N blocks a sequence. roots: (rows, N), the places of their roots.
+    """Return the normed states (rows, N, size, D) of N blocks a sequence. roots: (rows, N), the
+    places of their roots.
 
     states: of the target over the batch, (rows, T, D) each.
     """
@@ -143,20 +174,31 @@ def fill(
     return head(states, embedded, (batch.positions, places), seen).view(rows, count, size, -1)
 
 
-def loss_of(head: BlockModule, target: Any, batch: PackedBatch, settings: BlockSettings) -> tuple[Tensor, list[float]]:
-    """Return the loss of a batch, and for each place the share of blocks whose token the head ranks first."""
+def loss_of(
+    head: BlockModule, target: Any, batch: PackedBatch, settings: BlockSettings
+) -> tuple[Tensor, list[float]]:
+    """Return the loss of a batch, and for each place the share of blocks whose token the head ranks
+    first.
+    """
     size, (rows, length) = settings.block, batch.ids.shape
     answers = ((batch.weights > 0) & (batch.positions > 1))[:, : length - size].float()
-    roots = torch.multinomial(answers + 1e-9, settings.roots).sort().values  # (rows, N), answers' as long as there are
+    # (rows, N), answers' as long as there are
+    roots = torch.multinomial(answers + 1e-9, settings.roots).sort().values
     at = (roots[..., None] + torch.arange(size)).view(rows, -1)
     states = read_states(target, batch)
     made = fill(head, target, states, batch, roots, size)[:, :, 1:]
-    truth = states[-1][torch.arange(rows)[:, None], at].view(rows, -1, size, made.shape[-1])[:, :, :-1]
+    truth = states[-1][torch.arange(rows)[:, None], at].view(rows, -1, size, made.shape[-1])[
+        :, :, :-1
+    ]
     probs, guess = target.lm_head(truth).softmax(-1), target.lm_head(made)
     conversation = (batch.positions == 0).cumsum(-1)
-    same = conversation.gather(1, at).view(rows, -1, size) == conversation.gather(1, roots)[..., None]
+    same = (
+        conversation.gather(1, at).view(rows, -1, size) == conversation.gather(1, roots)[..., None]
+    )
     counted = ((batch.weights.gather(1, at).view(rows, -1, size) > 0) & same)[..., 1:]
-    losses = functional.cross_entropy(guess.flatten(0, 2), probs.flatten(0, 2), reduction="none").view(counted.shape)
+    losses = functional.cross_entropy(
+        guess.flatten(0, 2), probs.flatten(0, 2), reduction="none"
+    ).view(counted.shape)
     weights = counted.cumprod(-1) * torch.exp(-torch.arange(size - 1) / settings.fading)
     right = (guess.argmax(-1) == probs.argmax(-1)) & counted
     shares = right.sum((0, 1)) / counted.sum((0, 1)).clamp(min=1)

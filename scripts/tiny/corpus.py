@@ -1,4 +1,6 @@
-"""The bundled corpus, an endless seeded stream of documents, and the suite of questions that no training uses."""
+"""The bundled corpus, an endless seeded stream of documents, and the suite of questions that no
+training uses.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from scripts.tiny.velsh import make_translation
 from scripts.tiny.world import Document
 
 MAKERS: dict[str, Callable[[random.Random], Document]] = {
-    "multi-turn": make_dialogue, "translation": make_translation, "summarization": make_summary, "qa": make_qa,
-    "math_reasoning": make_math, "rag": make_rag, "code": make_code,
+    "multi-turn": make_dialogue, "translation": make_translation, "summarization": make_summary,
+    "qa": make_qa, "math_reasoning": make_math, "rag": make_rag, "code": make_code,
 }  # fmt: skip
 # The share of documents per task: larger for tasks that are hard to learn or have short answers.
 SHARES = {
@@ -40,7 +42,9 @@ def documents(seed: int, held_out: bool = False) -> Iterator[Document]:
 
 
 def suite(per_task: int = 10) -> list[Document]:
-    """Return the documents of the question suite: unused in training, each once, ordered by task."""
+    """Return the documents of the question suite: unused in training, each once, ordered by
+    task.
+    """
     chosen: list[Document] = []
     for offset, maker in enumerate(MAKERS.values()):
         rng = random.Random(SUITE_SEED + offset)
@@ -54,9 +58,16 @@ def suite(per_task: int = 10) -> list[Document]:
 
 
 def write_suite(path: Path, per_task: int = 10) -> int:
-    """Write the question suite in Spec-Bench's format, one question per line; returns the number of questions."""
+    """Write the question suite in Spec-Bench's format, one question per line; returns the number of
+    questions.
+    """
     rows = [
-        {"question_id": number, "category": each.category, "turns": each.turns, "reference": each.answers}
+        {
+            "question_id": number,
+            "category": each.category,
+            "turns": each.turns,
+            "reference": each.answers,
+        }
         for number, each in enumerate(suite(per_task), start=1)
     ]
     return _write(path, rows)
@@ -64,7 +75,10 @@ def write_suite(path: Path, per_task: int = 10) -> int:
 
 def write_corpus(path: Path, count: int, seed: int) -> int:
     """Write the first ``count`` training documents of a seed as chat messages, one per line."""
-    rows = [{"category": each.category, "messages": each.messages()} for each in islice(documents(seed), count)]
+    rows = [
+        {"category": each.category, "messages": each.messages()}
+        for each in islice(documents(seed), count)
+    ]
     return _write(path, rows)
 
 

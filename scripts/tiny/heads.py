@@ -1,13 +1,15 @@
-"""Heads of EAGLE's and Medusa's kinds for the bundled model: modules with the published names, and training.
+"""Heads of EAGLE's and Medusa's kinds for the bundled model: modules with the published names, and
+training.
 
-A head of EAGLE's kind is one decoder layer that continues the target's own features. It is unrolled on its own output:
-pass d computes the nodes of depth d. A node's ancestors are earlier passes, and its context is the target's true
-features (the training-time test of EAGLE-3, Li et al. 2025, section 3.2). The loss at every unrolled depth compares
-with the target's distribution and, for a head in the shape of EAGLE-1, with a small weight also with the target's next
-feature.
+A head of EAGLE's kind is one decoder layer that continues the target's own features. It is unrolled
+on its own output: pass d computes the nodes of depth d. A node's ancestors are earlier passes, and
+its context is the target's true features (the training-time test of EAGLE-3, Li et al. 2025,
+section 3.2). The loss at every unrolled depth compares with the target's distribution and, for a
+head in the shape of EAGLE-1, with a small weight also with the target's next feature.
 
-Head d of Medusa's kind reads a token's last state and drafts the token d + 2 places after that one. The loss compares
-with the target's distribution, and later heads count less (Medusa, arXiv 2401.10774, section 2.2.1).
+Head d of Medusa's kind reads a token's last state and drafts the token d + 2 places after that one.
+The loss compares with the target's distribution, and later heads count less (Medusa, arXiv
+2401.10774, section 2.2.1).
 """
 
 from __future__ import annotations
@@ -33,7 +35,15 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from scripts.tiny.corpus import documents
-from scripts.tiny.train import HeadTraining, PackedBatch, Trainee, load_target, pack, read_states, separate
+from scripts.tiny.train import (
+    HeadTraining,
+    PackedBatch,
+    Trainee,
+    load_target,
+    pack,
+    read_states,
+    separate,
+)
 
 FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer target fuses
 REGRESSION = 0.2  # weight of the feature loss
@@ -44,7 +54,10 @@ class _Attention(nn.Module):
     def __init__(self, config: LlamaConfig, inputs: int) -> None:
         super().__init__()
         self.size = size = int(config.head_dim or 0)
-        width, shared = config.num_attention_heads * size, int(config.num_key_value_heads or 0) * size
+        width, shared = (
+            config.num_attention_heads * size,
+            int(config.num_key_value_heads or 0) * size,
+        )
         self.q_proj = nn.Linear(inputs, width, bias=False)
         self.k_proj = nn.Linear(inputs, shared, bias=False)
         self.v_proj = nn.Linear(inputs, shared, bias=False)
@@ -61,7 +74,8 @@ class _Attention(nn.Module):
 
 
 class HeadLayer(nn.Module):
-    """A Llama layer without a norm before its attention, as EAGLE's is. inputs: width of what attention reads.
+    """A Llama layer without a norm before its attention, as EAGLE's is. inputs: width of what
+    attention reads.
 
     norms: the names of further norms.
     """
@@ -75,7 +89,8 @@ class HeadLayer(nn.Module):
 
 
 class EagleModule(nn.Module):
-    """The head in the shape of EAGLE-1: continues the last feature, borrows the target's output head.
+    """The head in the shape of EAGLE-1: continues the last feature, borrows the target's output
+    head.
 
     ids: (Vd,) target ids of its vocabulary, None = the target's own.
     """
@@ -92,11 +107,15 @@ class EagleModule(nn.Module):
             self.fc.weight[:, config.hidden_size :] += torch.eye(config.hidden_size)
 
     def _borrow(self, config: LlamaConfig, layer: Any, extra: Any = None) -> None:
-        """Keep modules in a list, which does not make them a part of the state, or not a second time."""
+        """Keep modules in a list, which does not make them a part of the state, or not a second
+        time.
+        """
         self._lent: list[Any] = [layer, LlamaRotaryEmbedding(config), extra]
 
     def enter(self, states: Sequence[Tensor]) -> Tensor:
-        """Return the features that the head continues, from the target's L + 1 states of (rows, T, D)."""
+        """Return the features that the head continues, from the target's L + 1 states of (rows, T,
+        D).
+        """
         return states[-1]
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,11 +127,14 @@ class EagleModule(nn.Module):
         """Return the logits (n, Vd) of states (n, D)."""
         return self._lent[2](hidden)
 
-    def unroll(self, features: Tensor, embedded: Tensor, positions: Tensor, passes: int) -> list[Tensor]:
-        """Return the states (rows, T, D) of each pass: those for (feature i, token i + 1) at depths 0, 1, 2 ...
+    def unroll(
+        self, features: Tensor, embedded: Tensor, positions: Tensor, passes: int
+    ) -> list[Tensor]:
+        """Return the states (rows, T, D) of each pass: those for (feature i, token i + 1) at depths
+        0, 1, 2 ...
 
-        features, embedded: (rows, T, D); embedded[i] belongs to token i + 1. positions: (rows, T), 0 starts a
-        conversation.
+        features, embedded: (rows, T, D); embedded[i] belongs to token i + 1. positions: (rows, T),
+        0 starts a conversation.
         """
         layer, rotary, _ = self._lent
         turn = rotary(features, positions)
@@ -133,12 +155,16 @@ class EagleModule(nn.Module):
         return hidden
 
     def deeper(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (embedded, features) of the next pass: the output for token i replaces feature i + 1."""
+        """Return (embedded, features) of the next pass: the output for token i replaces feature i +
+        1.
+        """
         return embedded, functional.pad(hidden[:, :-1], (0, 0, 1, 0))
 
 
 class MtpModule(EagleModule):
-    """A module for multi-token prediction in the shape of the speculators package: norms around the projection."""
+    """A module for multi-token prediction in the shape of the speculators package: norms around the
+    projection.
+    """
 
     def __init__(self, config: LlamaConfig, target: Any) -> None:
         nn.Module.__init__(self)
@@ -153,7 +179,9 @@ class MtpModule(EagleModule):
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         layer = self._lent[0]
-        mixed = layer.input_proj(torch.cat([layer.token_layernorm(embedded), layer.hidden_layernorm(features)], dim=-1))
+        mixed = layer.input_proj(
+            torch.cat([layer.token_layernorm(embedded), layer.hidden_layernorm(features)], dim=-1)
+        )
         return layer.input_layernorm(mixed), mixed
 
     def carry(self, hidden: Tensor) -> Tensor:
@@ -161,7 +189,9 @@ class MtpModule(EagleModule):
 
 
 class Eagle3Module(EagleModule):
-    """The head in the shape of EAGLE-3: fused states enter once, its own output head knows part of the vocabulary."""
+    """The head in the shape of EAGLE-3: fused states enter once, its own output head knows part of
+    the vocabulary.
+    """
 
     def __init__(self, config: LlamaConfig, target: Any, ids: Tensor) -> None:
         """Make an untrained head. ids: (Vd,) target ids of the head's vocabulary."""
@@ -183,14 +213,19 @@ class Eagle3Module(EagleModule):
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         layer = self._lent[0]
-        return torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1), features
+        return (
+            torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1),
+            features,
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(self.norm(hidden))
 
 
 class PEagleModule(Eagle3Module):
-    """The head in the shape of P-EAGLE: deeper passes read a mask token and a learned state, not drafted tokens."""
+    """The head in the shape of P-EAGLE: deeper passes read a mask token and a learned state, not
+    drafted tokens.
+    """
 
     def __init__(self, config: LlamaConfig, target: Any, ids: Tensor) -> None:
         """Make an untrained head. config: has the id of the mask token, which the target embeds."""
@@ -204,21 +239,27 @@ class PEagleModule(Eagle3Module):
 
 
 def visible(positions: Tensor, depth: int) -> Tensor:
-    """Return the mask (rows, 1, T, T) of pass 0 in pass ``depth``: row i sees its own conversation up to i - depth."""
+    """Return the mask (rows, 1, T, T) of pass 0 in pass ``depth``: row i sees its own conversation
+    up to i - depth.
+    """
     length = positions.shape[-1]
-    return separate(positions) & (torch.arange(length)[:, None] - torch.arange(length)[None] >= depth)
+    return separate(positions) & (
+        torch.arange(length)[:, None] - torch.arange(length)[None] >= depth
+    )
 
 
 def attend(query: Tensor, past: list[tuple[Tensor, Tensor]], seen: Tensor) -> Tensor:
     """Return the attention (rows, heads, T, size) of pass ``depth = len(past) - 1``.
 
-    Row i sees pass 0 by the mask ``seen``, and of pass m > 0 the one token i - depth + m, its own ancestor. Rows with
-    too few tokens before them see zeros instead; no loss counts them.
+    Row i sees pass 0 by the mask ``seen``, and of pass m > 0 the one token i - depth + m, its own
+    ancestor. Rows with too few tokens before them see zeros instead; no loss counts them.
     """
     depth, groups = len(past) - 1, query.shape[1] // past[0][0].shape[1]
     wide = [tuple(part.repeat_interleave(groups, dim=1) for part in pair) for pair in past]
-    near = [tuple(functional.pad(part, (0, 0, depth - m, 0))[:, :, : part.shape[2]] for part in wide[m])
-            for m in range(1, depth + 1)]  # fmt: skip
+    near = [
+        tuple(functional.pad(part, (0, 0, depth - m, 0))[:, :, : part.shape[2]] for part in wide[m])
+        for m in range(1, depth + 1)
+    ]
     scores = (query @ wide[0][0].transpose(-1, -2)).masked_fill(~seen, -torch.inf)
     lone = [(query * key).sum(-1, keepdim=True) for key, _ in near]
     weights = (torch.cat([scores, *lone], dim=-1) * query.shape[-1] ** -0.5).softmax(-1)
@@ -231,11 +272,12 @@ def attend(query: Tensor, past: list[tuple[Tensor, Tensor]], seen: Tensor) -> Te
 
 @dataclass(frozen=True)
 class HeadSettings(HeadTraining):
-    """The settings of the training of a head of EAGLE's kind; the defaults are those of ``tiny_eagle``.
+    """The settings of the training of a head of EAGLE's kind; the defaults are those of
+    ``tiny_eagle``.
 
-    kind: eagle (the shape of EAGLE-1 and -2) | mtp | eagle3 | p_eagle; the last two have ``vocabulary`` tokens in their
-    output head.
-    passes: unrolled depths. intermediate: width of the layer's MLP.
+    kind: eagle (the shape of EAGLE-1 and -2) | mtp | eagle3 | p_eagle; the last two have
+    ``vocabulary`` tokens in their output head. passes: unrolled depths. intermediate: width of the
+    layer's MLP.
     """
 
     kind: str = "eagle"
@@ -251,14 +293,24 @@ class HeadSettings(HeadTraining):
 
 def head_config(target: Any, settings: HeadSettings) -> LlamaConfig:
     """Return the configuration of one layer in the target's shape, with its own MLP width."""
-    values = target.config.to_dict() | {"num_hidden_layers": 1, "intermediate_size": settings.intermediate}
+    values = target.config.to_dict() | {
+        "num_hidden_layers": 1,
+        "intermediate_size": settings.intermediate,
+    }
     if settings.kind == "mtp":
         values |= {"speculators_model_type": "mtp"}
     elif settings.kind != "eagle":
-        values |= {"draft_vocab_size": settings.vocabulary, "eagle_aux_hidden_state_layer_ids": list(FUSED)}
+        values |= {
+            "draft_vocab_size": settings.vocabulary,
+            "eagle_aux_hidden_state_layer_ids": list(FUSED),
+        }
     if settings.kind == "p_eagle":
         mask = target.config.pad_token_id
-        values |= {"speculators_model_type": "peagle", "mask_token_id": mask, "embed_requires_grad": False}
+        values |= {
+            "speculators_model_type": "peagle",
+            "mask_token_id": mask,
+            "embed_requires_grad": False,
+        }
     return LlamaConfig.from_dict(values)
 
 
@@ -270,7 +322,9 @@ def new_head(settings: HeadSettings) -> Trainee:
         head = {"eagle": EagleModule, "mtp": MtpModule}[settings.kind](config, target)
     else:  # with the ids that answers use most, in order
         stream = documents(settings.seed + 2)
-        batches = islice(pack(tokenizer, stream, settings.length, settings.rows, settings.prompt_weight), 100)
+        batches = islice(
+            pack(tokenizer, stream, settings.length, settings.rows, settings.prompt_weight), 100
+        )
         used = torch.cat([batch.ids[batch.weights > 0] for batch in batches])
         ranked = used.bincount(minlength=len(tokenizer)).sort(descending=True, stable=True).indices
         ids = ranked[: settings.vocabulary].sort().values
@@ -279,8 +333,12 @@ def new_head(settings: HeadSettings) -> Trainee:
     return Trainee(settings, tokenizer, head, loss, partial(save_head, head, config))
 
 
-def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
-    """Return the loss of a batch, and for each depth the share of answer tokens that the head ranks first."""
+def loss_of(
+    head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings
+) -> tuple[Tensor, list[float]]:
+    """Return the loss of a batch, and for each depth the share of answer tokens that the head ranks
+    first.
+    """
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         states = read_states(target, batch)
         embedded = functional.pad(target.get_input_embeddings()(batch.ids)[:, 1:], (0, 0, 0, 1))
@@ -336,12 +394,16 @@ class MedusaSettings(HeadTraining):
 
 
 class MedusaModule(nn.ModuleList):
-    """Medusa's heads without output matrices of their own: the target's reads them all. At first each adds nothing."""
+    """Medusa's heads without output matrices of their own: the target's reads them all. At first
+    each adds nothing.
+    """
 
     def __init__(self, target: Any, settings: MedusaSettings) -> None:
         hidden = target.config.hidden_size
         super().__init__(
-            nn.ModuleList(nn.ModuleDict({"linear": nn.Linear(hidden, hidden)}) for _ in range(settings.blocks))
+            nn.ModuleList(
+                nn.ModuleDict({"linear": nn.Linear(hidden, hidden)}) for _ in range(settings.blocks)
+            )
             for _ in range(settings.heads)
         )
         for weight in self.parameters():
@@ -364,8 +426,12 @@ def new_medusa_heads(settings: MedusaSettings) -> Trainee:
     return Trainee(settings, tokenizer, module, loss, partial(save_medusa, module))
 
 
-def medusa_loss(module: MedusaModule, target: Any, batch: PackedBatch) -> tuple[Tensor, list[float]]:
-    """Return the loss of a batch, and for each head the share of answer tokens that it ranks first."""
+def medusa_loss(
+    module: MedusaModule, target: Any, batch: PackedBatch
+) -> tuple[Tensor, list[float]]:
+    """Return the loss of a batch, and for each head the share of answer tokens that it ranks
+    first.
+    """
     states = read_states(target, batch)[-1]
     with torch.no_grad():
         probs = target.lm_head(states).softmax(-1)

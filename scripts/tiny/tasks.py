@@ -1,6 +1,8 @@
-"""The tasks of the bundled corpus, apart from translation: a function per task makes a random document.
+"""The tasks of the bundled corpus, apart from translation: a function per task makes a random
+document.
 
-The sentences are in ``texts.yaml`` and have blanks. The order of the random draws decides which text a seed gives.
+The sentences are in ``texts.yaml`` and have blanks. The order of the random draws decides which
+text a seed gives.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from scripts.tiny.world import (
 )
 
 Dialogue = tuple[tuple[str, str], tuple[str, str]]
-_SORTED = ("animals", "tools", "clothes", "fruits", "instruments")  # the groups of words that are sorted
+# the groups of words that are sorted
+_SORTED = ("animals", "tools", "clothes", "fruits", "instruments")
 
 
 def _letters(rng: random.Random) -> Dialogue:
@@ -36,8 +39,16 @@ def _letters(rng: random.Random) -> Dialogue:
     sender = person(rng, avoid=friend.first)
     tone, event = pick(rng, tuple(texts["tones"])), pick(rng, tuple(texts["events"]))
     day, place, hour = word(rng, "days"), pick(rng, LANDMARKS), rng.randint(1, 9)
-    values: dict[str, Any] = {"to": friend.first, "last": friend.last, "tone": tone, "event": event, "day": day,
-                              "hour": hour, "place": place, "sender": sender.first}  # fmt: skip
+    values: dict[str, Any] = {
+        "to": friend.first,
+        "last": friend.last,
+        "tone": tone,
+        "event": event,
+        "day": day,
+        "hour": hour,
+        "place": place,
+        "sender": sender.first,
+    }
     new = {
         "day": pick(rng, [other for other in WORDS["days"] if other != day]),
         "place": pick(rng, [other for other in LANDMARKS if other != place]),
@@ -48,11 +59,16 @@ def _letters(rng: random.Random) -> Dialogue:
     changed = values | {name: new[name] for name in names}
 
     def write(values: dict[str, Any]) -> str:
-        hello, opening, please, bye = (part.format(**values) for part in texts["tones"][values["tone"]])
+        hello, opening, please, bye = (
+            part.format(**values) for part in texts["tones"][values["tone"]]
+        )
         parts = {"hello": hello, "opening": opening, "please": please, "bye": bye}
         return texts["letter"].format(**values, **parts, detail=texts["events"][event])
 
-    return (texts["question"].format(**values), write(values)), (follow.format(**changed), write(changed))
+    return (texts["question"].format(**values), write(values)), (
+        follow.format(**changed),
+        write(changed),
+    )
 
 
 def _tales(rng: random.Random) -> Dialogue:
@@ -63,9 +79,19 @@ def _tales(rng: random.Random) -> Dialogue:
     find, place = pick(rng, tuple(texts["finds"])), pick(rng, LANDMARKS)
     led, moral = texts["finds"][find]
     new = pick(rng, [item for item in texts["finds"] if item != find])
-    values = {"one": one, "other": other, "place": place, "led": led, "moral": moral, "a_mood": article(mood),
-              "a_spirit": article(spirit), "a_find": article(find), "a_third": article(third), "a_new": article(new),
-              "new_led": texts["finds"][new][0]}  # fmt: skip
+    values = {
+        "one": one,
+        "other": other,
+        "place": place,
+        "led": led,
+        "moral": moral,
+        "a_mood": article(mood),
+        "a_spirit": article(spirit),
+        "a_find": article(find),
+        "a_third": article(third),
+        "a_new": article(new),
+        "new_led": texts["finds"][new][0],
+    }
     values["retold"] = texts["tale"].format(**values | {"one": third})
     question, answer = pick(rng, texts["follows"])
     first = texts["question"].format(**values), texts["tale"].format(**values)
@@ -76,7 +102,8 @@ def _grouped(pairs: list[tuple[str, str]]) -> str:
     """Words listed under their groups, groups and words in the order of their first appearance."""
     groups = list(dict.fromkeys(group for group, _ in pairs))
     return "\n".join(
-        f"{capital(group)}: {', '.join(word for kind, word in pairs if kind == group)}" for group in groups
+        f"{capital(group)}: {', '.join(word for kind, word in pairs if kind == group)}"
+        for group in groups
     )
 
 
@@ -92,7 +119,10 @@ def _sorting(rng: random.Random) -> Dialogue:
     members = [word for name, word in pairs if name == group]
     others = [pair for pair in pairs if pair[0] != group]
     follows = (
-        (f"Please add {added} to the groups.", f"Here are the groups with {added}:\n{_grouped(pairs + extra)}"),
+        (
+            f"Please add {added} to the groups.",
+            f"Here are the groups with {added}:\n{_grouped(pairs + extra)}",
+        ),
         (f"Which of the words are {group}?", f"The {group} among the words are {join(members)}."),
         (
             f"Remove the {group} from the list.",
@@ -110,9 +140,22 @@ def _introduction(rng: random.Random) -> Dialogue:
     few, many = rng.randint(2, 9), rng.randint(2, 9)
     season, tune, place = word(rng, "seasons"), word(rng, "instruments"), pick(rng, LANDMARKS)
     home = f"{colour} house at the {place}"
-    values = {"name": who.name, "first": who.first, "a_job": article(job), "colour": colour, "two": two, "few": few,
-              "many": many, "total": few + many, "season": season, "tune": tune, "home": home, "a_home": article(home),
-              "pets": f"{few} {one} and {many} {two}", "group": word(rng, "groups")}  # fmt: skip
+    values = {
+        "name": who.name,
+        "first": who.first,
+        "a_job": article(job),
+        "colour": colour,
+        "two": two,
+        "few": few,
+        "many": many,
+        "total": few + many,
+        "season": season,
+        "tune": tune,
+        "home": home,
+        "a_home": article(home),
+        "pets": f"{few} {one} and {many} {two}",
+        "group": word(rng, "groups"),
+    }
     values["updated"] = texts["profile"].format(**values | {"pets": f"{few} {one}"})
     question, answer = pick(rng, texts["follows"])
     first = texts["question"].format(**values), texts["profile"].format(**values)
@@ -120,7 +163,9 @@ def _introduction(rng: random.Random) -> Dialogue:
 
 
 def make_dialogue(rng: random.Random) -> Document:
-    """Make a dialogue of the task ``multi-turn``: its second turn can only be answered with the first turn at hand."""
+    """Make a dialogue of the task ``multi-turn``: its second turn can only be answered with the
+    first turn at hand.
+    """
     (first, answer), (second, reply) = pick(rng, (_letters, _tales, _sorting, _introduction))(rng)
     return Document("multi-turn", (first, second), (answer, reply))
 
@@ -134,11 +179,16 @@ def _compare(rng: random.Random, first: Town) -> tuple[str, str]:
     same = getattr(first, field) == getattr(second, field)
     verdict, link, tail = ("Yes", "and", "the same") if same else ("No", "while", "different")
     left, right = capital(left.format(a=first, b=second)), right.format(a=first, b=second)
-    return question.format(a=first, b=second), f"{verdict}. {left}, {link} {right}, so they are {tail}."
+    return (
+        question.format(a=first, b=second),
+        f"{verdict}. {left}, {link} {right}, so they are {tail}.",
+    )
 
 
 def make_qa(rng: random.Random) -> Document:
-    """Make a question of the task ``qa`` about the towns; the wording of the question fixes that of the answer."""
+    """Make a question of the task ``qa`` about the towns; the wording of the question fixes that of
+    the answer.
+    """
     texts, town, kind = TEXTS["qa"], pick(rng, TOWNS), rng.random()
     if kind < 0.2:
         question, answer = _compare(rng, town)
@@ -154,7 +204,8 @@ def _fill(rng: random.Random, pattern: str) -> str:
     """Fill a pattern with random words of the world."""
     building, animal, colour = (word(rng, name) for name in ("buildings", "animals", "colours"))
     values = {"building": building, "animal": animal, "colour": colour, "a_animal": article(animal),
-              "a_colour": article(colour), "a_adj_building": f"{article(pick(rng, WORDS['adjectives']))} {building}",
+              "a_colour": article(colour),
+              "a_adj_building": f"{article(pick(rng, WORDS['adjectives']))} {building}",
               "landmark": pick(rng, LANDMARKS)}  # fmt: skip
     for name in ("goods", "groups", "fruits", "instruments", "seasons", "weather", "jobs", "days"):
         values[name.removesuffix("s")] = word(rng, name)
@@ -166,24 +217,31 @@ def _fill(rng: random.Random, pattern: str) -> str:
 def make_summary(rng: random.Random) -> Document:
     """Make a news article and its summary, a document of the task ``summarization``.
 
-    An article hides four sentences that matter (who did what, why, with what result, what comes next) among sentences
-    that do not. The summary rephrases the first two and takes over the others, as the prompt asks.
+    An article hides four sentences that matter (who did what, why, with what result, what comes
+    next) among sentences that do not. The summary rephrases the first two and takes over the
+    others, as the prompt asks.
     """
     texts = TEXTS["news"]
     end = pick(rng, texts["ends"]).format(result=_fill(rng, pick(rng, texts["results"])))
-    plan = pick(rng, texts["nexts"]).format(season=word(rng, "seasons"), plan=_fill(rng, pick(rng, texts["plans"])))
+    plan = pick(rng, texts["nexts"]).format(
+        season=word(rng, "seasons"), plan=_fill(rng, pick(rng, texts["plans"]))
+    )
     who, job, town = person(rng), word(rng, "jobs"), pick(rng, TOWNS).name
     deed, reason = (_fill(rng, pick(rng, texts[name])) for name in ("deeds", "reasons"))
     style = pick(rng, tuple(texts["prompts"]))
     noise = rng.randint(2, 10) if rng.random() < 0.75 else rng.randint(11, 24)
     opening = pick(rng, texts["leads"])
     opening = opening.format(day=word(rng, "days"), job=job, name=who.name, deed=deed, town=town)
-    why = capital(pick(rng, texts["whys"]).format(she=who.she, first=who.first, last=who.last, reason=reason))
+    why = capital(
+        pick(rng, texts["whys"]).format(she=who.she, first=who.first, last=who.last, reason=reason)
+    )
     parts, lines = [why, end, plan], [opening]
     fillers = rng.sample(texts["noise"] * 2, noise)
     slots = sorted(rng.randint(0, len(parts)) for _ in fillers)
     for place in range(len(parts) + 1):
-        lines += [_fill(rng, filler) for filler, slot in zip(fillers, slots, strict=True) if slot == place]
+        lines += [
+            _fill(rng, filler) for filler, slot in zip(fillers, slots, strict=True) if slot == place
+        ]
         lines += parts[place : place + 1]
     lead = f"In {town}, the {job} {who.name} {deed}"
     because = f"{who.first} did this because {reason}."
@@ -192,8 +250,10 @@ def make_summary(rng: random.Random) -> Document:
         "two": f"{lead}. {end}",
         "three": f"{lead}. {because} {end}",
         "full": f"{lead}. {because} {end} {plan}",
-        "points": f"- Who: the {job} {who.name} from {town}\n- What: {who.last} {deed}\n"
-        f"- Why: {reason}\n- Outcome: {end}",
+        "points": (
+            f"- Who: the {job} {who.name} from {town}\n- What: {who.last} {deed}\n"
+            f"- Why: {reason}\n- Outcome: {end}"
+        ),
     }[style]
     text, prompt = " ".join(lines), pick(rng, texts["prompts"][style])
     turn = f"{prompt}\n\n{text}" if rng.random() < 0.7 else f"{text}\n\n{prompt}"
@@ -205,15 +265,18 @@ def _facts(rng: random.Random, name: str) -> dict[str, str]:
     colour = word(rng, "colours")
     return {
         "name": name, "colour": colour, "a_colour": article(colour), "town": pick(rng, TOWNS).name,
-        "landmark": pick(rng, LANDMARKS), "year": str(rng.randint(1500, 1999)), "job": word(rng, "jobs"),
-        "person": person(rng).name, "number": str(rng.randint(12, 99)), "things": word(rng, "countable"),
-        "month": word(rng, "months"), "animal": word(rng, "animals"), "good": word(rng, "goods"),
+        "landmark": pick(rng, LANDMARKS), "year": str(rng.randint(1500, 1999)),
+        "job": word(rng, "jobs"), "person": person(rng).name, "number": str(rng.randint(12, 99)),
+        "things": word(rng, "countable"), "month": word(rng, "months"),
+        "animal": word(rng, "animals"), "good": word(rng, "goods"),
         "building": word(rng, "buildings"),
     }  # fmt: skip
 
 
 def make_rag(rng: random.Random) -> Document:
-    """Make three to eight numbered passages, a question about one of them, and the answer taken from it."""
+    """Make three to eight numbered passages, a question about one of them, and the answer taken
+    from it.
+    """
     texts = TEXTS["passages"]
     count = rng.randint(3, 6) if rng.random() < 0.75 else rng.randint(7, 8)
     heads = rng.sample(SURNAMES, count)
@@ -224,7 +287,8 @@ def make_rag(rng: random.Random) -> Document:
     for place, (kind, known) in enumerate(zip(kinds, facts, strict=True)):
         others = rng.sample(range(2, 6), 4)
         length = 4 if place == chosen else rng.randint(1, 4)
-        lines = [texts["kinds"][kind][line] for line in (0, 1, *others[:length])]  # the first names the thing in full
+        # the first names the thing in full
+        lines = [texts["kinds"][kind][line] for line in (0, 1, *others[:length])]
         passages.append(f"[{place + 1}] {' '.join(lines).format(**known)}")
     question, answer = pick(rng, texts["questions"][kinds[chosen]])
     order, cite = pick(rng, texts["cites"])
@@ -238,13 +302,27 @@ def _buy_bags(rng: random.Random, _: str) -> dict[str, Any]:
     box, place = word(rng, "containers"), pick(rng, TEXTS["math"]["places"])
     have, count, each = rng.randint(2, 30), rng.randint(2, 6), rng.randint(2, 9)
     more = count * each
-    return {"box": box, "place": place, "have": have, "count": count, "each": each, "more": more, "result": have + more}
+    return {
+        "box": box,
+        "place": place,
+        "have": have,
+        "count": count,
+        "each": each,
+        "more": more,
+        "result": have + more,
+    }
 
 
 def _give_away(rng: random.Random, _: str) -> dict[str, Any]:
     have, find = rng.randint(15, 60), rng.randint(2, 20)
     gift = rng.randint(2, have - 3)
-    return {"have": have, "find": find, "gift": gift, "left": have - gift, "result": have - gift + find}
+    return {
+        "have": have,
+        "find": find,
+        "gift": gift,
+        "left": have - gift,
+        "result": have - gift + find,
+    }
 
 
 def _compare_two(rng: random.Random, _: str) -> dict[str, Any]:
@@ -263,8 +341,18 @@ def _earn(rng: random.Random, _: str) -> dict[str, Any]:
     wage, first, second = rng.randint(3, 9), rng.randint(2, 5), rng.randint(2, 5)
     one, two = wage * first, wage * second
     price = rng.randint(2, one + two - 1)
-    return {"day": day, "other": other, "wage": wage, "first": first, "second": second, "one": one, "two": two,
-            "total": one + two, "price": price, "result": one + two - price}  # fmt: skip
+    return {
+        "day": day,
+        "other": other,
+        "wage": wage,
+        "first": first,
+        "second": second,
+        "one": one,
+        "two": two,
+        "total": one + two,
+        "price": price,
+        "result": one + two - price,
+    }
 
 
 def _rows(rng: random.Random, _: str) -> dict[str, Any]:
@@ -276,10 +364,23 @@ def _rows(rng: random.Random, _: str) -> dict[str, Any]:
 
 def _price(rng: random.Random, thing: str) -> dict[str, Any]:
     fruit = pick(rng, [item for item in WORDS["fruits"] if item != thing])
-    first, cost, second, price = rng.randint(2, 5), rng.randint(2, 8), rng.randint(2, 5), rng.randint(2, 8)
+    first, cost, second, price = (
+        rng.randint(2, 5),
+        rng.randint(2, 8),
+        rng.randint(2, 5),
+        rng.randint(2, 8),
+    )
     one, two = first * cost, second * price
-    return {"fruit": fruit, "first": first, "cost": cost, "second": second, "price": price, "one": one, "two": two,
-            "result": one + two}  # fmt: skip
+    return {
+        "fruit": fruit,
+        "first": first,
+        "cost": cost,
+        "second": second,
+        "price": price,
+        "one": one,
+        "two": two,
+        "result": one + two,
+    }
 
 
 def _ages(rng: random.Random, _: str) -> dict[str, Any]:
@@ -294,24 +395,34 @@ def _halves(rng: random.Random, _: str) -> dict[str, Any]:
     return {"box": box, "each": each, "half": half, "whole": 2 * half, "result": count}
 
 
-# The name of a problem in texts.yaml -> the numbers in its sentences. The second argument is the counted thing.
+# The name of a problem in texts.yaml -> the numbers in its sentences. The second argument is the
+# counted thing.
 PROBLEMS: dict[str, Callable[[random.Random, str], dict[str, Any]]] = {
-    "buy_bags": _buy_bags, "give_away": _give_away, "compare_two": _compare_two, "share": _share, "earn": _earn,
-    "rows": _rows, "price": _price, "ages": _ages, "halves": _halves,
+    "buy_bags": _buy_bags, "give_away": _give_away, "compare_two": _compare_two, "share": _share,
+    "earn": _earn, "rows": _rows, "price": _price, "ages": _ages, "halves": _halves,
 }  # fmt: skip
 
 
 def compose_problem(rng: random.Random, name: str) -> tuple[str, list[str], int]:
     """Make a problem of a kind: its text, the steps of its solution, and the result."""
     who = person(rng)
-    friend, thing = person(rng, avoid=who.first), word(rng, "fruits" if rng.random() < 0.4 else "countable")
+    friend, thing = (
+        person(rng, avoid=who.first),
+        word(rng, "fruits" if rng.random() < 0.4 else "countable"),
+    )
     values = {"who": who, "friend": friend, "thing": thing, **PROBLEMS[name](rng, thing)}
     texts = TEXTS["math"]["problems"][name]
-    return texts["question"].format(**values), [step.format(**values) for step in texts["steps"]], values["result"]
+    return (
+        texts["question"].format(**values),
+        [step.format(**values) for step in texts["steps"]],
+        values["result"],
+    )
 
 
 def make_math(rng: random.Random) -> Document:
-    """Make a word problem of the task ``math_reasoning`` and its solution, all of whose numbers are below 100."""
+    """Make a word problem of the task ``math_reasoning`` and its solution, all of whose numbers are
+    below 100.
+    """
     result = 100
     while result >= 100:
         text, steps, result = compose_problem(rng, pick(rng, tuple(PROBLEMS)))
@@ -325,7 +436,8 @@ _LISTS, _TEXTS = (tuple(TEXTS["code"][name].split()) for name in ("lists", "text
 _ITEMS = {many: many.removesuffix("s") for many in _LISTS}
 _FILTERS = TEXTS["code"]["filters"]  # a description, a condition, a part of the function's name
 _CHANGES = TEXTS["code"]["changes"]  # a description, an expression, a part of the name
-_TEXT_FUNCTIONS = TEXTS["code"]["text_functions"]  # a description, an expression over the argument, the name
+# a description, an expression over the argument, the name
+_TEXT_FUNCTIONS = TEXTS["code"]["text_functions"]
 
 
 def _fill_parts(rng: random.Random, entries: Any, **values: object) -> list[str]:
@@ -337,7 +449,10 @@ def _loop(name: str, many: str, start: str, test: str, update: str, result: str)
     """A function with an explicit loop; ``test`` may be empty."""
     one = _ITEMS[many]
     inner = f"        if {test}:\n            {update}\n" if test else f"        {update}\n"
-    return f"def {name}({many}):\n    {result} = {start}\n    for {one} in {many}:\n{inner}    return {result}"
+    return (
+        f"def {name}({many}):\n    {result} = {start}\n    for {one} in {many}:\n{inner}    return"
+        f" {result}"
+    )
 
 
 def _count(rng: random.Random) -> Snippet:
@@ -351,8 +466,16 @@ def _count(rng: random.Random) -> Snippet:
     amount = one if adds else "1"
     if loop:
         result = "total" if adds else "count"
-        return name, f"{what}, using a loop", _loop(name, many, "0", test, f"{result} += {amount}", result)
-    return name, what, f"def {name}({many}):\n    return sum({amount} for {one} in {many} if {test})"
+        return (
+            name,
+            f"{what}, using a loop",
+            _loop(name, many, "0", test, f"{result} += {amount}", result),
+        )
+    return (
+        name,
+        what,
+        f"def {name}({many}):\n    return sum({amount} for {one} in {many} if {test})",
+    )
 
 
 def _select(rng: random.Random) -> Snippet:
@@ -363,13 +486,24 @@ def _select(rng: random.Random) -> Snippet:
     change, value, verb = _fill_parts(rng, _CHANGES, x=one, m=m)
     share = rng.random()
     if share < 0.3:
-        value, name, what = one, f"keep_{tag}_{many}", f"returns a list of all {many} that are {kind}"
+        value, name, what = (
+            one,
+            f"keep_{tag}_{many}",
+            f"returns a list of all {many} that are {kind}",
+        )
     elif share < 0.6:
         test, name, what = "", f"{verb}_{many}", f"returns a list of all {many}, each {change}"
     else:
-        name, what = f"{verb}_{tag}_{many}", f"returns a list of all {many} that are {kind}, each {change}"
+        name, what = (
+            f"{verb}_{tag}_{many}",
+            f"returns a list of all {many} that are {kind}, each {change}",
+        )
     if rng.random() < 0.5:
-        return name, f"{what}, using a loop", _loop(name, many, "[]", test, f"result.append({value})", "result")
+        return (
+            name,
+            f"{what}, using a loop",
+            _loop(name, many, "[]", test, f"result.append({value})", "result"),
+        )
     clause = f" if {test}" if test else ""
     return name, what, f"def {name}({many}):\n    return [{value} for {one} in {many}{clause}]"
 
@@ -394,9 +528,19 @@ def _any_all(rng: random.Random) -> Snippet:
     name = f"{'all' if every else 'any'}_{tag}"
     what = f"returns True if {'all' if every else 'any'} of the {many} are {kind}"
     if rng.random() < 0.5:
-        return name, what, f"def {name}({many}):\n    return {'all' if every else 'any'}({test} for {one} in {many})"
+        return (
+            name,
+            what,
+            (
+                f"def {name}({many}):\n    return {'all' if every else 'any'}({test} for {one} in"
+                f" {many})"
+            ),
+        )
     first, last = (f"not ({test})", ("False", "True")) if every else (test, ("True", "False"))
-    code = f"def {name}({many}):\n    for {one} in {many}:\n        if {first}:\n            return {last[0]}\n"
+    code = (
+        f"def {name}({many}):\n    for {one} in {many}:\n        if {first}:\n            return"
+        f" {last[0]}\n"
+    )
     return name, f"{what}, using a loop", f"{code}    return {last[1]}"
 
 
@@ -419,11 +563,17 @@ def _lookup(rng: random.Random) -> Snippet:
     many = pick(rng, _LISTS)
     one, m = _ITEMS[many], rng.randint(2, 20)
     if rng.random() < 0.5:
-        name, what = f"tally_{many}", f"counts how often each {one} occurs in {many} and returns a dictionary"
+        name, what = (
+            f"tally_{many}",
+            f"counts how often each {one} occurs in {many} and returns a dictionary",
+        )
         code = _loop(name, many, "{}", "", f"counts[{one}] = counts.get({one}, 0) + 1", "counts")
         return name, what, code
     change, value, verb = _fill_parts(rng, _CHANGES, x=one, m=m)
-    name, what = f"map_{many}_to_{verb}", f"returns a dictionary from each {one} in {many} to the {one} {change}"
+    name, what = (
+        f"map_{many}_to_{verb}",
+        f"returns a dictionary from each {one} in {many} to the {one} {change}",
+    )
     return name, what, f"def {name}({many}):\n    return {{{one}: {value} for {one} in {many}}}"
 
 

@@ -1,14 +1,16 @@
-"""Trains the bundled models on the bundled corpus: tokenizer, packed batches, the loop, figures of a result, models.
+"""Trains the bundled models on the bundled corpus: tokenizer, packed batches, the loop, figures of
+a result, models.
 
-The chat template ends a prompt with ``<|assistant|>``, a special token. No merge crosses it, so prompt and answer have
-the same tokens together and separately. A batch has complete conversations in sequence. The learning rate warms up,
-stays, and decays linearly over the last part of the run. Matrices are trained with Muon, embeddings and norms with
-AdamW.
+The chat template ends a prompt with ``<|assistant|>``, a special token. No merge crosses it, so
+prompt and answer have the same tokens together and separately. A batch has complete conversations
+in sequence. The learning rate warms up, stays, and decays linearly over the last part of the run.
+Matrices are trained with Muon, embeddings and norms with AdamW.
 
-``tiny`` and ``tiny_draft`` are small Llamas with a shared tokenizer, trained from random weights. ``tiny_pard`` is
-``tiny_draft``, trained further with PARD's loss: the input is the text and, for each sampled token of it, a chain of
-masks. A mask sees the text up to its token and the masks before it, and predicts the text's token at its place (An et
-al. 2025, section 3.2; the sampling replaces the paper's dropping of tokens, which also keeps complete chains).
+``tiny`` and ``tiny_draft`` are small Llamas with a shared tokenizer, trained from random weights.
+``tiny_pard`` is ``tiny_draft``, trained further with PARD's loss: the input is the text and, for
+each sampled token of it, a chain of masks. A mask sees the text up to its token and the masks
+before it, and predicts the text's token at its place (An et al. 2025, section 3.2; the sampling
+replaces the paper's dropping of tokens, which also keeps complete chains).
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from scripts.tiny.corpus import documents
 from scripts.tiny.world import Document
@@ -55,13 +63,18 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     special, alphabet = [PAD, BOS, USER, ASSISTANT, END], pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     stream = islice(documents(seed=1), 20_000)
-    tokenizer.train_from_iterator((text for each in stream for text in (*each.turns, *each.answers)), trainer)
+    tokenizer.train_from_iterator(
+        (text for each in stream for text in (*each.turns, *each.answers)), trainer
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=BOS, eos_token=END, pad_token=PAD, chat_template=_CHAT_TEMPLATE,
-        model_max_length=CONTEXT, clean_up_tokenization_spaces=False,
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=END, pad_token=PAD,
+        chat_template=_CHAT_TEMPLATE, model_max_length=CONTEXT, clean_up_tokenization_spaces=False,
     )  # fmt: skip
 
 
@@ -72,7 +85,9 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """
     tokenizer.save_pretrained(folder, save_jinja_files=False)
     path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config = json.loads(path.read_text(encoding="utf-8")) | {
+        "tokenizer_class": "PreTrainedTokenizerFast"
+    }
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -95,8 +110,9 @@ def pack(
 ) -> Iterator[PackedBatch]:
     """Yield the batches of a stream of documents without end.
 
-    A sequence has the oldest conversation of a buffer, then the others that still fit, and padding. The rare
-    conversation that does not fit a sequence is skipped. The weight of a token is 1 in an answer.
+    A sequence has the oldest conversation of a buffer, then the others that still fit, and padding.
+    The rare conversation that does not fit a sequence is skipped. The weight of a token is 1 in an
+    answer.
     """
     bos, user, assistant, end = tokenizer.convert_tokens_to_ids([BOS, USER, ASSISTANT, END])
     buffer: list[tuple[list[int], list[float]]] = []
@@ -105,7 +121,9 @@ def pack(
         ids, weights = [bos], [0.0]
         for message in document.messages():
             reply = message["role"] == "assistant"
-            text = tokenizer(message["content"], add_special_tokens=False)["input_ids"] + [end] * reply
+            text = (
+                tokenizer(message["content"], add_special_tokens=False)["input_ids"] + [end] * reply
+            )
             ids += [assistant if reply else user, *text]
             weights += [prompt_weight, *[1.0 if reply else prompt_weight] * len(text)]
         return ids, weights
@@ -133,7 +151,9 @@ def pack(
 
 
 def separate(positions: Tensor) -> Tensor:
-    """Return the attention mask (rows, 1, length, length): each token sees those before it in its own conversation."""
+    """Return the attention mask (rows, 1, length, length): each token sees those before it in its
+    own conversation.
+    """
     conversation = (positions == 0).cumsum(dim=-1)
     same = conversation[:, None, :, None] == conversation[:, None, None, :]
     length = positions.shape[-1]
@@ -144,9 +164,9 @@ def separate(positions: Tensor) -> Tensor:
 class TrainingSettings:
     """The settings of a training; the defaults are those of ``tiny``.
 
-    warmup: steps. decay: share of the steps. rows, length: sequences of a batch, and tokens of each. prompt_weight: of
-    a prompt's token, an answer's has 1. matrix_rate, rate: learning rates of Muon and AdamW; if the first is 0, AdamW
-    trains the matrices too.
+    warmup: steps. decay: share of the steps. rows, length: sequences of a batch, and tokens of
+    each. prompt_weight: of a prompt's token, an answer's has 1. matrix_rate, rate: learning rates
+    of Muon and AdamW; if the first is 0, AdamW trains the matrices too.
     """
 
     steps: int = 4000
@@ -173,9 +193,11 @@ class HeadTraining(TrainingSettings):
 
 @dataclass(frozen=True)
 class Trainee:
-    """A model or head in training. module: has the parameters; is in evaluation mode when it is not trained.
+    """A model or head in training. module: has the parameters; is in evaluation mode when it is not
+    trained.
 
-    loss_of: a batch -> the loss, and the figures of the batch that are printed. save: writes the files to a folder.
+    loss_of: a batch -> the loss, and the figures of the batch that are printed. save: writes the
+    files to a folder.
     """
 
     settings: TrainingSettings
@@ -189,19 +211,34 @@ def train(trainee: Trainee) -> Iterator[tuple[int, float, list[float]]]:
     """Train on the world's training documents; yields (step, seconds, figures of its batch)."""
     settings = trainee.settings
     named = [("embed" in name, weight) for name, weight in trainee.module.named_parameters()]
-    by_muon = [weight for embeds, weight in named if settings.matrix_rate and weight.ndim == 2 and not embeds]
+    by_muon = [
+        weight
+        for embeds, weight in named
+        if settings.matrix_rate and weight.ndim == 2 and not embeds
+    ]
     others = [weight for _, weight in named if not any(weight is each for each in by_muon)]
     steppers: list[tuple[torch.optim.Optimizer, float]] = [
-        (torch.optim.AdamW(others, settings.rate, betas=(0.9, 0.97), weight_decay=0.0), settings.rate)
+        (
+            torch.optim.AdamW(others, settings.rate, betas=(0.9, 0.97), weight_decay=0.0),
+            settings.rate,
+        )
     ]
     if by_muon:
         muon = torch.optim.Muon(by_muon, settings.matrix_rate, weight_decay=0.01, momentum=0.95)
         steppers.append((muon, settings.matrix_rate))
     decay_steps = max(1, int(settings.steps * settings.decay))
-    batches = pack(trainee.tokenizer, documents(settings.seed), settings.length, settings.rows, settings.prompt_weight)
+    batches = pack(
+        trainee.tokenizer,
+        documents(settings.seed),
+        settings.length,
+        settings.rows,
+        settings.prompt_weight,
+    )
     start = time.perf_counter()
     for step, batch in zip(range(settings.steps), batches, strict=False):
-        factor = min(1.0, (step + 1) / settings.warmup, max(0.0, (settings.steps - step) / decay_steps))
+        factor = min(
+            1.0, (step + 1) / settings.warmup, max(0.0, (settings.steps - step) / decay_steps)
+        )
         for stepper, rate in steppers:
             stepper.param_groups[0]["lr"] = rate * factor
         loss, figures = trainee.loss_of(batch)
@@ -234,7 +271,9 @@ MASK = 0  # the id of the mask token, which is the padding
 
 
 def load_target(seed: int) -> tuple[Any, Any]:
-    """Load the bundled model, whose weights stay, and its tokenizer; a seed is set for the weights of a head."""
+    """Load the bundled model, whose weights stay, and its tokenizer; a seed is set for the weights
+    of a head.
+    """
     target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
     torch.manual_seed(seed)
     return target.requires_grad_(False), AutoTokenizer.from_pretrained(ASSETS / "tiny")
@@ -251,9 +290,16 @@ def new_model(shape: Mapping[str, int], settings: TrainingSettings) -> Trainee:
     """Make an untrained model of a shape, compiled for its training, with the bundled tokenizer."""
     tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
     torch.manual_seed(settings.seed)
-    ends: dict[str, Any] = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **shape}
-    model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **ends, **sizes))  # tied to keep the model small
+    ends: dict[str, Any] = {
+        name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+    }
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": CONTEXT,
+        **shape,
+    }
+    # tied to keep the model small
+    model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **ends, **sizes))
     model.generation_config.update(**ends)
     forward = torch.compile(model)
 
@@ -262,7 +308,10 @@ def new_model(shape: Mapping[str, int], settings: TrainingSettings) -> Trainee:
         seen = separate(batch.positions)
         with torch.autocast("cpu", torch.bfloat16):
             logits = forward(
-                input_ids=batch.ids, position_ids=batch.positions, attention_mask=seen, use_cache=False
+                input_ids=batch.ids,
+                position_ids=batch.positions,
+                attention_mask=seen,
+                use_cache=False,
             ).logits
         losses = functional.cross_entropy(
             logits[:, :-1].flatten(0, 1).float(), batch.ids[:, 1:].flatten(), reduction="none"
@@ -284,22 +333,34 @@ def save_half(model: Any, tokenizer: Any, folder: Path) -> None:
 def with_masks(batch: PackedBatch) -> tuple[PackedBatch, Tensor, Tensor]:
     """Append chains of masks to a batch.
 
-    Returns the longer batch, the attention mask (rows, 1, length, length), and labels (rows, length), -100 for tokens
-    that do not count.
+    Returns the longer batch, the attention mask (rows, 1, length, length), and labels (rows,
+    length), -100 for tokens that do not count.
     """
     rows, text = batch.ids.shape
     depth = torch.arange(1, CHAIN)
     anchors = torch.stack([torch.randperm(text - CHAIN)[:ANCHORS] for _ in range(rows)])
     places = (anchors[..., None] + depth).flatten(1)
     last = anchors.repeat_interleave(len(depth), 1)
-    labels = torch.cat([torch.arange(1, text).expand(rows, -1), torch.zeros(rows, 1, dtype=torch.long), places + 1], 1)
+    labels = torch.cat(
+        [
+            torch.arange(1, text).expand(rows, -1),
+            torch.zeros(rows, 1, dtype=torch.long),
+            places + 1,
+        ],
+        1,
+    )
     meant, weight = batch.ids.gather(1, labels), batch.weights.gather(1, labels)
-    inside = batch.positions.gather(1, labels[:, text:]) == batch.positions.gather(1, last) + (places - last) + 1
+    inside = (
+        batch.positions.gather(1, labels[:, text:])
+        == batch.positions.gather(1, last) + (places - last) + 1
+    )
     weight[:, text - 1] = 0.0
     weight[:, text:] *= inside
     seen = torch.zeros(rows, 1, text + places.shape[1], text + places.shape[1], dtype=torch.bool)
     seen[:, :, :text, :text] = separate(batch.positions)
-    seen[:, 0, text:, :text] = seen[:, 0, :text, :text].gather(1, last[..., None].expand(-1, -1, text))
+    seen[:, 0, text:, :text] = seen[:, 0, :text, :text].gather(
+        1, last[..., None].expand(-1, -1, text)
+    )
     chain = torch.ones(len(depth), len(depth), dtype=torch.bool).tril()
     seen[:, :, text:, text:] = torch.block_diag(*[chain] * ANCHORS).bool()
     masks = torch.full_like(places, MASK)
@@ -309,7 +370,9 @@ def with_masks(batch: PackedBatch) -> tuple[PackedBatch, Tensor, Tensor]:
 
 
 def pard_loss(model: Any, batch: PackedBatch) -> tuple[Tensor, list[float]]:
-    """Return the loss of a batch, and for each place of a chain the share of answer tokens that are ranked first."""
+    """Return the loss of a batch, and for each place of a chain the share of answer tokens that are
+    ranked first.
+    """
     whole, seen, labels = with_masks(batch)
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(
@@ -331,4 +394,6 @@ def new_pard(settings: TrainingSettings) -> Trainee:
 
     model.config.pard_token = MASK
     torch.manual_seed(settings.seed)
-    return Trainee(settings, tokenizer, model, partial(pard_loss, model), partial(save_half, model, tokenizer))
+    return Trainee(
+        settings, tokenizer, model, partial(pard_loss, model), partial(save_half, model, tokenizer)
+    )

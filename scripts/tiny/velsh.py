@@ -1,8 +1,9 @@
-"""Velsh, the invented language of the translation task: its lexicon, and sentences in Velsh and English.
+"""Velsh, the invented language of the translation task: its lexicon, and sentences in Velsh and
+English.
 
-Velsh looks a little like German: nouns are written with a capital and end their plural in ``-en``, verbs end in
-``-ade`` for the past, the verb comes second, and in a clause after ``wan`` (because) it comes last. The stems have a
-fixed seed, and each belongs to exactly one English word.
+Velsh looks a little like German: nouns are written with a capital and end their plural in ``-en``,
+verbs end in ``-ade`` for the past, the verb comes second, and in a clause after ``wan`` (because)
+it comes last. The stems have a fixed seed, and each belongs to exactly one English word.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import NamedTuple
 from scripts.tiny.world import TEXTS, Document, article, capital, pick, word
 
 _LEXICON_SEED = 7
-_LISTS = {name: tuple(text.split()) for name, text in TEXTS["velsh"].items() if isinstance(text, str)}
+_LISTS = {
+    name: tuple(text.split()) for name, text in TEXTS["velsh"].items() if isinstance(text, str)
+}
 _PLURALS = dict(pair.split("/") for pair in _LISTS["plurals"])  # the irregular ones
 _PARTICLES = {"ta", "un", "ekle", "wan", "nok", "ond"}
 
@@ -36,7 +39,9 @@ class Phrase(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A verb in one tense in both languages; ``english`` is the positive, ``negated`` the negative form."""
+    """A verb in one tense in both languages; ``english`` is the positive, ``negated`` the negative
+    form.
+    """
 
     velsh: str
     english: str
@@ -70,7 +75,9 @@ LEXICON = _build()
 
 
 def _noun_phrase(rng: random.Random) -> Phrase:
-    """An article, perhaps an adjective, and a noun in the singular or plural; or a name, which both languages share."""
+    """An article, perhaps an adjective, and a noun in the singular or plural; or a name, which both
+    languages share.
+    """
     if rng.random() < 0.12:
         name = word(rng, "women" if rng.random() < 0.5 else "men")
         return Phrase(name, name)
@@ -82,7 +89,11 @@ def _noun_phrase(rng: random.Random) -> Phrase:
     velsh += LEXICON.nouns[noun] + ("en" if many else "")
     if definite:
         return Phrase(f"ta {velsh}", f"the {english}")
-    return Phrase(f"ekle {velsh}", f"some {english}") if many else Phrase(f"un {velsh}", article(english))
+    return (
+        Phrase(f"ekle {velsh}", f"some {english}")
+        if many
+        else Phrase(f"un {velsh}", article(english))
+    )
 
 
 def _action(rng: random.Random) -> Action:
@@ -98,7 +109,9 @@ def _action(rng: random.Random) -> Action:
 
 
 def _clause(rng: random.Random, verb_last: bool = False) -> Phrase:
-    """A subject, a verb, an object and perhaps a place; Velsh puts the verb last after a conjunction."""
+    """A subject, a verb, an object and perhaps a place; Velsh puts the verb last after a
+    conjunction.
+    """
     subject, other, action = _noun_phrase(rng), _noun_phrase(rng), _action(rng)
     negated = rng.random() < 0.15
     place = Phrase("", "")
@@ -109,12 +122,16 @@ def _clause(rng: random.Random, verb_last: bool = False) -> Phrase:
     verb = action.negated if negated else action.english
     english = f"{subject.english} {verb} {other.english}{place.english}"
     if verb_last:
-        return Phrase(f"{subject.velsh} {other.velsh}{place.velsh} {not_velsh}{action.velsh}", english)
+        return Phrase(
+            f"{subject.velsh} {other.velsh}{place.velsh} {not_velsh}{action.velsh}", english
+        )
     return Phrase(f"{subject.velsh} {action.velsh} {not_velsh}{other.velsh}{place.velsh}", english)
 
 
 def _sentence(rng: random.Random) -> Phrase:
-    """A sentence: plain, with a time in front (the verb stays second), with a reason, or with two clauses."""
+    """A sentence: plain, with a time in front (the verb stays second), with a reason, or with two
+    clauses.
+    """
     kind = rng.random()
     if kind < 0.35:
         when = pick(rng, tuple(LEXICON.times))
@@ -135,4 +152,6 @@ def make_translation(rng: random.Random) -> Document:
     """Make one to four sentences of Velsh and their English translation."""
     sentences = [_sentence(rng) for _ in range(pick(rng, (1, 2, 2, 3, 3, 4)))]
     velsh, english = map(" ".join, zip(*sentences, strict=True))
-    return Document("translation", (pick(rng, TEXTS["velsh"]["prompts"]).format(text=velsh),), (english,))
+    return Document(
+        "translation", (pick(rng, TEXTS["velsh"]["prompts"]).format(text=velsh),), (english,)
+    )

@@ -1,7 +1,8 @@
-"""The invented world of the bundled corpus: word lists, towns, persons, and the documents about them.
+"""The invented world of the bundled corpus: word lists, towns, persons, and the documents about
+them.
 
-All words are in ``texts.yaml``. The table of towns has a fixed seed, so that every corpus describes the same world and
-a model can memorise it.
+All words are in ``texts.yaml``. The table of towns has a fixed seed, so that every corpus describes
+the same world and a model can memorise it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ import yaml
 
 Item = TypeVar("Item")
 
-TEXTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
-WORDS: dict[str, tuple[str, ...]] = {name: tuple(text.split()) for name, text in TEXTS["words"].items()}
+TEXTS: dict[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8")
+)
+WORDS: dict[str, tuple[str, ...]] = {
+    name: tuple(text.split()) for name, text in TEXTS["words"].items()
+}
 LANDMARKS: list[str] = TEXTS["landmarks"]
 SURNAMES = tuple(head + tail for head in WORDS["surname_heads"] for tail in WORDS["surname_tails"])
 HELD_OUT_SHARE = 32
@@ -36,12 +41,16 @@ class Document:
 
     @property
     def key(self) -> str:
-        """The hash of the opening turn, which decides between training corpus and question suite."""
+        """The hash of the opening turn, which decides between training corpus and question
+        suite.
+        """
         return hashlib.sha256(self.turns[0].encode("utf-8")).hexdigest()
 
     @property
     def held_out(self) -> bool:
-        """True for one document in ``HELD_OUT_SHARE``, by hash, which no training corpus has, whatever its length."""
+        """True for one document in ``HELD_OUT_SHARE``, by hash, which no training corpus has,
+        whatever its length.
+        """
         return int(self.key[:8], 16) % HELD_OUT_SHARE == 0
 
     def messages(self) -> list[dict[str, str]]:
@@ -92,11 +101,21 @@ def word(rng: random.Random, kind: str) -> str:
 
 def _build_towns() -> tuple[Town, ...]:
     rng = random.Random(_WORLD_SEED)
-    names = rng.sample([head + tail for head in WORDS["town_heads"] for tail in WORDS["town_tails"]], _TOWN_COUNT)
-    lists = {"region": "regions", "river": "rivers", "trade": "goods", "colour": "colours", "month": "months"}
+    names = rng.sample(
+        [head + tail for head in WORDS["town_heads"] for tail in WORDS["town_tails"]], _TOWN_COUNT
+    )
+    lists = {
+        "region": "regions",
+        "river": "rivers",
+        "trade": "goods",
+        "colour": "colours",
+        "month": "months",
+    }
     emblems = rng.sample(WORDS["animals"], _TOWN_COUNT)
     return tuple(
-        Town(name=name, emblem=emblem, **{field: word(rng, words) for field, words in lists.items()})
+        Town(
+            name=name, emblem=emblem, **{field: word(rng, words) for field, words in lists.items()}
+        )
         for name, emblem in zip(names, emblems, strict=True)
     )
 
@@ -105,7 +124,9 @@ TOWNS = _build_towns()
 
 
 def person(rng: random.Random, avoid: str = "") -> Person:
-    """Draw a person whose first name differs from ``avoid``, so that two people in one text can be distinguished."""
+    """Draw a person whose first name differs from ``avoid``, so that two people in one text can be
+    distinguished.
+    """
     while True:
         woman = rng.random() < 0.5
         first = word(rng, "women" if woman else "men")

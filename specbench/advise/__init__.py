@@ -1,1 +1,3 @@
-"""Advice from runs and latency profiles: the best method, its best parameters, and what limits a forward."""
+"""Advice from runs and latency profiles: the best method, its best parameters, and what limits a
+forward.
+"""

@@ -1,10 +1,11 @@
-"""Choosing a method's parameters by modelled speedup: replay a trace, price its steps with a latency profile, climb.
+"""Choosing a method's parameters by modelled speedup: replay a trace, price its steps with a
+latency profile, climb.
 
-One parameter at a time goes through its values while the others stay, round after round until no change helps; then
-two at a time, since some move only together (a tree's size and what is reserved of it). A grid of four parameters costs
-dozens of replays and not hundreds; a replay is exact, so nothing is sampled.
-Parameters are chosen on one half of the cases and tested on the other: the best of many points on the same prompts is
-partly chance, and the held-out half shows what remains.
+One parameter at a time goes through its values while the others stay, round after round until no
+change helps; then two at a time, since some move only together (a tree's size and what is reserved
+of it). A grid of four parameters costs dozens of replays and not hundreds; a replay is exact, so
+nothing is sampled. Parameters are chosen on one half of the cases and tested on the other: the best
+of many points on the same prompts is partly chance, and the held-out half shows what remains.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ Point = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """point: parameter -> value, of those that were searched. tried: points replayed, refused ones not counted."""
+    """point: parameter -> value, of those that were searched. tried: points replayed, refused ones
+    not counted.
+    """
 
     point: Point
     speedup: float
@@ -49,7 +52,8 @@ class Choice:
 class Tuner:
     """A search for the parameters of one method. Replays run in temporary folders.
 
-    job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as typed. requests: per forward.
+    job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as typed. requests:
+    per forward.
     """
 
     job_of: Callable[[Sequence[str]], Job]
@@ -62,21 +66,31 @@ class Tuner:
     _resolved: Mapping[str, object] | None = None
 
     def check(self) -> None:
-        """Raises InputError for settings that would fail only after many replays, or look like a refused point."""
+        """Raises InputError for settings that would fail only after many replays, or look like a
+        refused point.
+        """
         for key in self.grid:  # before a trace is read, which can take minutes
             owner, _, own = key.rpartition(".")
             node = self._setting(owner)
             known = [str(name) for name in node] if isinstance(node, Mapping) else []
             if own not in known:
-                raise InputError(f"--grid {key.removeprefix('method.')}: no such setting; {near(own, known)}")
+                raise InputError(
+                    f"--grid {key.removeprefix('method.')}: no such setting; {near(own, known)}"
+                )
         job = self.job_of(self.overrides)
         if job.config.suite.part is not None:
-            raise InputError(f"suite.part={job.config.suite.part}: tuning splits the suite itself; leave it out")
+            raise InputError(
+                f"suite.part={job.config.suite.part}: tuning splits the suite itself; leave it out"
+            )
         if job.config.engine.kind == EngineKind.TIMED:
-            raise InputError("engine=timed: tuning needs recorded answers and a profile; expected model=replay")
+            raise InputError(
+                "engine=timed: tuning needs recorded answers and a profile; expected model=replay"
+            )
 
     def climb(self) -> Choice:
-        """The best point on the tuning half, from the configuration's own values. Raises InputError."""
+        """The best point on the tuning half, from the configuration's own values. Raises
+        InputError.
+        """
         best: Point = {}
         together = 1
         while together <= min(2, len(self.grid)):
@@ -123,23 +137,36 @@ class Tuner:
         return self._seen[key]
 
     def replay(self, point: Point, part: str) -> pd.DataFrame:
-        """The cases of one half, as ``specbench.report.frames.predict`` prices them. Raises InputError."""
+        """The cases of one half, as ``specbench.report.frames.predict`` prices them. Raises
+        InputError.
+        """
         job = self.job_of([*self.overrides, *assignments(point), f"suite.part={part}"])
         with tempfile.TemporaryDirectory() as folder:
             execute(job, Path(folder) / "run", lambda records, done, total: None)
             run = read_run(Path(folder) / "run")
         methods = [entry.name for entry in job.entries if entry.name != VANILLA]
         if len(methods) != 1:
-            raise InputError(f"method: got {', '.join(methods) or 'none'}; expected one to tune, as in method=[pld]")
-        failed = [record.error for record in run.records if record.method == methods[0] and record.error]
+            raise InputError(
+                f"method: got {', '.join(methods) or 'none'}; expected one to tune, as in"
+                " method=[pld]"
+            )
+        failed = [
+            record.error for record in run.records if record.method == methods[0] and record.error
+        ]
         if failed:
-            raise InputError(f"method.{methods[0]}: {len(failed)} cases failed: {failed[0]['message']}")
+            raise InputError(
+                f"method.{methods[0]}: {len(failed)} cases failed: {failed[0]['message']}"
+            )
         facts = read_facts(run)
         profile = self.profile.shared(self.requests)
         busy = is_busy(run, facts, trials := read_trials(run.records))
         cases = predict(trials, facts.peers, profile, busy).cases.get(methods[0])
         if cases is None or not cases["steps"].sum():
-            why = "it decodes in a loop of its own" if methods[0] in facts.peers else "no answer has a decode step"
+            why = (
+                "it decodes in a loop of its own"
+                if methods[0] in facts.peers
+                else "no answer has a decode step"
+            )
             raise InputError(f"method.{methods[0]}: nothing to price in suite.part={part}, {why}")
         return with_drafting(cases, self.requests)
 
@@ -151,13 +178,17 @@ def assignments(point: Point) -> list[str]:
 
 def speedup_of(cases: pd.DataFrame) -> stats.Estimate:
     """Modelled speedup over vanilla, with its interval over cases."""
-    return stats.speedup(cases["vanilla_ms"], cases["emitted"], cases["method_ms"], cases["emitted"])
+    return stats.speedup(
+        cases["vanilla_ms"], cases["emitted"], cases["method_ms"], cases["emitted"]
+    )
 
 
 def gain_of(before: pd.DataFrame, after: pd.DataFrame) -> stats.Estimate:
     """Time per token before over after, paired case by case."""
     after = after.loc[before.index]
-    return stats.speedup(before["method_ms"], before["emitted"], after["method_ms"], after["emitted"])
+    return stats.speedup(
+        before["method_ms"], before["emitted"], after["method_ms"], after["emitted"]
+    )
 
 
 def spell(found: stats.Estimate) -> str:

@@ -1,7 +1,7 @@
 """The commands of ``specbench``, in one table.
 
-A command is a module with ``main(argv) -> exit code``. It is imported when it is called, so that a command without
-torch starts fast.
+A command is a module with ``main(argv) -> exit code``. It is imported when it is called, so that a
+command without torch starts fast.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXAMPLES = """\
 specbench                                              six methods on the bundled model, offline
 specbench model.path=FOLDER_OR_HUB_ID 'method=[pld]'   any causal LM
 specbench --dry-run model.path=FOLDER suite=gsm8k      what a run would do, and about how long
-specbench COMMAND --help                               its options; specbench run --help lists the settings"""
+specbench COMMAND --help                               its options (of run: the settings)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +78,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(name: str, text: str | None, **options: Any) -> argparse.ArgumentParser:
-    """The parser of a command. text: its description, the docstring of its module, which is printed without marks."""
+    """The parser of a command. text: its description, the docstring of its module, which is printed
+    without marks.
+    """
     return _Parser(prog=f"specbench {name}", description=(text or "").replace("``", ""), **options)
 
 

@@ -1,7 +1,9 @@
-"""``specbench completion SHELL``: what makes bash or zsh complete commands, settings and options by the tab key.
+"""``specbench completion SHELL``: what makes bash or zsh complete commands, settings and options by
+the tab key.
 
-Also inside a list and inside quotes: ``'method=[pld,sa`` becomes ``'method=[pld,sam``. What can stand in a place comes
-from the schema and the files of ``conf/``; no configuration is composed, and neither Hydra nor torch is imported.
+Also inside a list and inside quotes: ``'method=[pld,sa`` becomes ``'method=[pld,sam``. What can
+stand in a place comes from the schema and the files of ``conf/``; no configuration is composed, and
+neither Hydra nor torch is imported.
 """
 
 from __future__ import annotations
@@ -40,17 +42,30 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser(
         "completion",
         __doc__,
-        epilog='In ~/.bashrc or ~/.zshrc (there after compinit): eval "$(specbench completion bash)"',
+        epilog=(
+            'In ~/.bashrc or ~/.zshrc (there after compinit): eval "$(specbench completion bash)"'
+        ),
     )
     parser.add_argument("shell", choices=SCRIPTS)
-    parser.add_argument("--line", help="of the shell, up to the cursor: print the words that complete it")
+    parser.add_argument(
+        "--line", help="of the shell, up to the cursor: print the words that complete it"
+    )
     given = parser.parse_args(argv)
-    print(SCRIPTS[given.shell] if given.line is None else "\n".join(complete_line(given.line, given.shell)), end="")
+    print(
+        (
+            SCRIPTS[given.shell]
+            if given.line is None
+            else "\n".join(complete_line(given.line, given.shell))
+        ),
+        end="",
+    )
     return 0
 
 
 def complete_line(line: str, shell: str = "zsh") -> list[str]:
-    """Returns the completions of the line's last word. In bash, unquoted, it begins after its last ``=``."""
+    """Returns the completions of the line's last word. In bash, unquoted, it begins after its last
+    ``=``.
+    """
     words, quoted = _split(line)
     found = sorted(set(complete_word(words[-1], words[1:-1])))
     cut = 0 if quoted or shell != "bash" else words[-1].rfind("=") + 1
@@ -74,7 +89,9 @@ def _split(line: str) -> tuple[list[str], bool]:
 
 
 def complete_word(word: str, before: Sequence[str]) -> Iterator[str]:
-    """Yields the words that begin with ``word``. before: the words of the command line before it."""
+    """Yields the words that begin with ``word``. before: the words of the command line before
+    it.
+    """
     if before and before[0] in COMMANDS and before[0] not in (DEFAULT, "fetch", "profile", "tune"):
         return
     key, equals, value = word.partition("=")
@@ -84,7 +101,11 @@ def complete_word(word: str, before: Sequence[str]) -> Iterator[str]:
     known = list(_keys(word))
     if not before:
         known += COMMANDS
-    yield from (each for each in [*known, *FLAGS] if each.startswith(word) and (word or not each.startswith("-")))
+    yield from (
+        each
+        for each in [*known, *FLAGS]
+        if each.startswith(word) and (word or not each.startswith("-"))
+    )
 
 
 def _values(key: str, value: str) -> Iterator[str]:
@@ -92,7 +113,9 @@ def _values(key: str, value: str) -> Iterator[str]:
     start = max(value.rfind(","), value.rfind("[")) + 1
     last, chosen = value[start:], re.split(r"[,\[]", value[:start])
     options = list_options(key.removeprefix("+")) or (["true", "false"] if _is_switch(key) else [])
-    yield from (value[:start] + each for each in options if each.startswith(last) and each not in chosen)
+    yield from (
+        value[:start] + each for each in options if each.startswith(last) and each not in chosen
+    )
 
 
 def _is_switch(key: str) -> bool:
@@ -111,7 +134,9 @@ def _kind(key: str) -> Any:
 
 
 def _keys(word: str) -> Iterator[str]:
-    """Groups with ``=``, and what is below the last dot of a word: settings with ``=``, nodes with a dot."""
+    """Groups with ``=``, and what is below the last dot of a word: settings with ``=``, nodes with
+    a dot.
+    """
     parent, dot, _ = word.rpartition(".")
     if not dot:
         yield from (f"{name}=" for name in list_options(""))

@@ -1,6 +1,8 @@
-"""``specbench fetch SETTINGS``: download what a run with these settings reads, model, draft model, heads and questions.
+"""``specbench fetch SETTINGS``: download what a run with these settings reads, model, draft model,
+heads and questions.
 
-Into the cache of huggingface_hub, where a run finds it, also offline (HF_HUB_OFFLINE=1) or on a node without network.
+Into the cache of huggingface_hub, where a run finds it, also offline (HF_HUB_OFFLINE=1) or on a
+node without network.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _GB = 1e9
 def main(argv: Sequence[str]) -> int:
     """Download, a line each. Raises InputError."""
     parser = make_parser("fetch", __doc__)
-    parser.add_argument("settings", nargs="*", metavar="SETTING", help="of a run: model=vicuna_7b suite=gsm8k ...")
+    parser.add_argument(
+        "settings", nargs="*", metavar="SETTING", help="of a run: model=vicuna_7b suite=gsm8k ..."
+    )
     settings = plain_settings(parser.parse_args(argv).settings)
     if constants.HF_HUB_OFFLINE:
         raise InputError("HF_HUB_OFFLINE is set: nothing can be downloaded; unset it")
@@ -33,12 +37,17 @@ def main(argv: Sequence[str]) -> int:
         _fetch(key, repo, revision, patterns)
     suite = settings["suite"]
     if suite["name"] and suite["format"] != "trace":
-        print("suite", suite["name"], locate_suite(suite["name"], suite["path"], suite["relative"], suite["hub"]))
+        print(
+            "suite",
+            suite["name"],
+            locate_suite(suite["name"], suite["path"], suite["relative"], suite["hub"]),
+        )
     return 0
 
 
 def repositories(model: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None, Sequence[str]]]:
-    """(setting, hub id, revision, patterns of files) of what a model's settings name beyond local folders.
+    """(setting, hub id, revision, patterns of files) of what a model's settings name beyond local
+    folders.
 
     Raises InputError for a folder that is missing.
     """
@@ -52,15 +61,24 @@ def repositories(model: Mapping[str, Any]) -> Iterator[tuple[str, str, str | Non
         files = weights if not key.startswith("heads.") or heads["safetensors"] else TORCH_WEIGHTS
         yield f"model.{key}", found, model["revision"] if key == "path" else None, (*files, *OTHERS)
     tokenizer = model["tokenizer"]
-    if tokenizer and locate(tokenizer, "model.tokenizer") == tokenizer and tokenizer != model["path"]:
+    if (
+        tokenizer
+        and locate(tokenizer, "model.tokenizer") == tokenizer
+        and tokenizer != model["path"]
+    ):
         yield "model.tokenizer", tokenizer, None, OTHERS
 
 
 def _fetch(key: str, repo: str, revision: str | None, patterns: Sequence[str]) -> None:
     try:
         files = HfApi().model_info(repo, revision=revision, files_metadata=True).siblings or []
-        print(f"{key} {repo}: at most {sum(file.size or 0 for file in files) / _GB:.1f} GB", flush=True)
+        print(
+            f"{key} {repo}: at most {sum(file.size or 0 for file in files) / _GB:.1f} GB",
+            flush=True,
+        )
         print(snapshot_download(repo, revision=revision, allow_patterns=list(patterns)))
     except FAULTS as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{key}={repo}: cannot be downloaded ({reason}); expected a hub id") from error
+        raise InputError(
+            f"{key}={repo}: cannot be downloaded ({reason}); expected a hub id"
+        ) from error

@@ -1,6 +1,7 @@
 """``specbench report RUN...``: write the report of one run, or of several together.
 
-Some options do something else instead: they show figures of others next to a run's, or write a run in others' files.
+Some options do something else instead: they show figures of others next to a run's, or write a run
+in others' files.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ from specbench.report.published import (
 from specbench.report.sinks import check_sinks, send_report
 from specbench.report.table import Table
 from specbench.report.tables.modelled import crossover_table, prediction_table
-from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
+from specbench.report.tables.terminal import (
+    open_console,
+    print_findings,
+    print_page,
+    print_table,
+    print_warnings,
+)
 from specbench.screen import (
     DISK_FAULTS,
     DONE,
@@ -47,11 +54,16 @@ from specbench.screen import (
     showing,
 )
 
-_WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
+_WRONG = {
+    errno.EEXIST: "is a file; expected a folder",
+    errno.EISDIR: "is a folder; expected a file",
+}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 1 the disk is full or the report is not sent, 2 wrong options or runs, 130 interrupted."""
+    """Exit code: 0 done, 1 the disk is full or the report is not sent, 2 wrong options or runs, 130
+    interrupted.
+    """
     options = _parser().parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
@@ -82,18 +94,25 @@ def main(argv: Sequence[str]) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Raises RunError for options that do not go together."""
     if options.answers and (options.runs or options.compat or options.export_answers):
-        raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers with it")
+        raise RunError(
+            "--answers: reads answer files alone; expected no RUN, --compat or --export-answers"
+            " with it"
+        )
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
     instead = [name for name in INSTEAD if getattr(options, name)]
-    if instead and (options.profile or options.concurrency or options.heatmaps or options.passed or options.to):
+    if instead and (
+        options.profile or options.concurrency or options.heatmaps or options.passed or options.to
+    ):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
         raise RunError(
-            f"--profile, --passed, --to, --concurrency and --heatmap belong to the report; give them without {named}"
+            "--profile, --passed, --to, --concurrency and --heatmap belong to the report; give"
+            f" them without {named}"
         )
     if options.tokenizer and not (options.answers or options.compat or options.export == SAMPLES):
         raise RunError(
-            f"--tokenizer: counts tokens of texts; expected --answers, --compat or --export {SAMPLES} with it"
+            "--tokenizer: counts tokens of texts; expected --answers, --compat or --export"
+            f" {SAMPLES} with it"
         )
     if options.published and options.answers:
         raise RunError("--published: compares runs; expected no --answers with it")
@@ -114,12 +133,18 @@ def _print_files(files: Iterable[Path]) -> None:
 def _report(options: argparse.Namespace) -> int:
     names = ("plots", "heatmaps", "profile", "concurrency", "style", "passed")
     console, runs = open_console(), _chosen_runs(options)
-    manifests = [read_manifest(run) for run in runs]  # what is not a run is named before anything is shown
+    # what is not a run is named before anything is shown
+    manifests = [read_manifest(run) for run in runs]
     check_sinks(options.to, [manifest.config.written for manifest in manifests], options.dataset)
     with showing(console, "writing the report", "specbench.report.build"):
-        report = build_report(runs, options.output, **{name: getattr(options, name) for name in names})
+        report = build_report(
+            runs, options.output, **{name: getattr(options, name) for name in names}
+        )
     print_findings(report.findings, console, report.load)
-    modelled = [prediction_table(report.findings), crossover_table(report.load) if report.load else None]
+    modelled = [
+        prediction_table(report.findings),
+        crossover_table(report.load) if report.load else None,
+    ]
     for table in filter(None, modelled):
         print_table(table, console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
@@ -153,9 +178,15 @@ def _print_noted(table: Table, notes: Sequence[str]) -> None:
 def _write_answers(options: argparse.Namespace) -> None:
     findings = read_findings(_chosen_runs(options))
     if (count := len({run.directory for run in findings.runs})) > 1:
-        raise RunError(f"--export-answers: got {count} runs; expected one, its methods are the files' names")
+        raise RunError(
+            f"--export-answers: got {count} runs; expected one, its methods are the files' names"
+        )
     runs = list(zip(findings.runs, findings.facts, strict=True))
-    files = [file for run, facts in runs for file in spec_bench.export_answers(run, facts, options.export_answers)]
+    files = [
+        file
+        for run, facts in runs
+        for file in spec_bench.export_answers(run, facts, options.export_answers)
+    ]
     print_warnings([text for run, facts in runs for text in spec_bench.left_out(run, facts)])
     print("\n".join(map(str, files)))
 
@@ -179,7 +210,11 @@ def _compare_published(options: argparse.Namespace) -> None:
     findings = read_findings(_chosen_runs(options))
     matches = compare(findings, figures)
     if not matches:
-        console.print(printable("\n".join(describe_unmatched(findings, figures))), markup=False, soft_wrap=True)
+        console.print(
+            printable("\n".join(describe_unmatched(findings, figures))),
+            markup=False,
+            soft_wrap=True,
+        )
         return
     tables = published_tables(matches, figures)
     print_table(tables[0], console)
@@ -199,44 +234,138 @@ INSTEAD: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    what = "Write summary.csv, tables/, plots/ and report.html of a run, or of several runs together."
+    what = (
+        "Write summary.csv, tables/, plots/ and report.html of a run, or of several runs together."
+    )
     parser = make_parser("report", what)
     add = parser.add_argument
-    # fmt: off
-    add("runs", nargs="*", type=Path, metavar="RUN",
-        help=f"run directory, or a sweep's (default {DEFAULT_RUN})")
-    add("--output", type=file_path, metavar="DIR", help="where to write (default: the run's own directory)")
-    add("--profile", type=file_path, metavar="FILE",
-        help="a latency profile, or an analytic one such as h100-8b: predicted speedup of every method, and efficiency"
-        " where it was measured (default: that of the run's own device, model and engine, if profiles/ next to the run"
-        " has it)")
-    add("--concurrency", type=counts, default=(), metavar="B,B,...",
-        help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128")
-    add("--passed", nargs="+", type=file_path, default=(), metavar="FILE",
-        help="results of a sandbox for code, JSON lines with task_id, method, passed (and round): the share that passed"
-        f" next to the speed. --export {SAMPLES} writes what it tests; nothing is run here")
+    add(
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help=f"run directory, or a sweep's (default {DEFAULT_RUN})",
+    )
+    add(
+        "--output",
+        type=file_path,
+        metavar="DIR",
+        help="where to write (default: the run's own directory)",
+    )
+    add(
+        "--profile",
+        type=file_path,
+        metavar="FILE",
+        help=(
+            "a latency profile, or an analytic one such as h100-8b: predicted speedup of every"
+            " method, and efficiency where it was measured (default: that of the run's own device,"
+            " model and engine, if profiles/ next to the run has it)"
+        ),
+    )
+    add(
+        "--concurrency",
+        type=counts,
+        default=(),
+        metavar="B,B,...",
+        help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128",
+    )
+    add(
+        "--passed",
+        nargs="+",
+        type=file_path,
+        default=(),
+        metavar="FILE",
+        help=(
+            "results of a sandbox for code, JSON lines with task_id, method, passed (and round):"
+            f" the share that passed next to the speed. --export {SAMPLES} writes what it tests;"
+            " nothing is run here"
+        ),
+    )
     add("--no-plots", dest="plots", action="store_false", help="tables and page only")
-    add("--heatmap", dest="heatmaps", nargs=3, action="append", default=[], metavar=("METRIC", "X", "Y"),
-        help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
-        "pld.num_draft; may be given again. Where one or two vary, their plots are drawn anyway")
-    add("--to", action="append", default=[], choices=[*Sink],
-        help="send the report: mlflow, hub (results as .eval_results/*.yaml); may be given again")
-    add("--dataset", metavar="OWNER/NAME", help="with --to hub: the data set of the results (default: the suite's)")
-    add("--style", default=SCREEN, metavar="STYLE",
-        help="of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a style file of"
-        " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)")
+    add(
+        "--heatmap",
+        dest="heatmaps",
+        nargs=3,
+        action="append",
+        default=[],
+        metavar=("METRIC", "X", "Y"),
+        help=(
+            "a column of summary.csv over two parameters that the runs vary, such as: mat"
+            " pld.max_ngram pld.num_draft; may be given again. Where one or two vary, their plots"
+            " are drawn anyway"
+        ),
+    )
+    add(
+        "--to",
+        action="append",
+        default=[],
+        choices=[*Sink],
+        help="send the report: mlflow, hub (results as .eval_results/*.yaml); may be given again",
+    )
+    add(
+        "--dataset",
+        metavar="OWNER/NAME",
+        help="with --to hub: the data set of the results (default: the suite's)",
+    )
+    add(
+        "--style",
+        default=SCREEN,
+        metavar="STYLE",
+        help=(
+            "of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a"
+            " style file of matplotlib (*.mplstyle: fonts, and as figure.figsize the width)"
+        ),
+    )
     add = parser.add_argument_group("instead of a report").add_argument
-    add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas next to ours, and the difference")
-    add("--published", action="store_true",
-        help="published figures of papers and leaderboards next to the runs': how much and in what they differ")
-    add("--export-answers", type=file_path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
-    add("--export", choices=[*FORMATS, SAMPLES], metavar="FORMAT",
-        help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}")
-    add("--import", nargs="+", type=file_path, metavar="FILE",
-        help="files of these formats, alone or with the methods of RUN, which are counted in the same way")
-    add("--answers", nargs="+", type=file_path, metavar="FILE",
-        help="Spec-Bench's table from answer files alone, the baseline's first")
-    add("--tokenizer", type=file_path, metavar="DIR",
-        help="folder of the model's tokenizer.json, if the run does not name one")
-    # fmt: on
+    add(
+        "--compat",
+        choices=["spec_bench"],
+        help="the run in Spec-Bench's formulas next to ours, and the difference",
+    )
+    add(
+        "--published",
+        action="store_true",
+        help=(
+            "published figures of papers and leaderboards next to the runs': how much and in what"
+            " they differ"
+        ),
+    )
+    add(
+        "--export-answers",
+        type=file_path,
+        metavar="DIR",
+        help="write Spec-Bench's answer files, one a method",
+    )
+    add(
+        "--export",
+        choices=[*FORMATS, SAMPLES],
+        metavar="FORMAT",
+        help=(
+            "write the files of another harness, METHOD/FILE below --output:"
+            f" {', '.join([*FORMATS, SAMPLES])}"
+        ),
+    )
+    add(
+        "--import",
+        nargs="+",
+        type=file_path,
+        metavar="FILE",
+        help=(
+            "files of these formats, alone or with the methods of RUN, which are counted in the"
+            " same way"
+        ),
+    )
+    add(
+        "--answers",
+        nargs="+",
+        type=file_path,
+        metavar="FILE",
+        help="Spec-Bench's table from answer files alone, the baseline's first",
+    )
+    add(
+        "--tokenizer",
+        type=file_path,
+        metavar="DIR",
+        help="folder of the model's tokenizer.json, if the run does not name one",
+    )
     return parser

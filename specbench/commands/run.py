@@ -1,9 +1,10 @@
 """``specbench run``: run a composed configuration, its shards, or a sweep.
 
-The way of a run: ``composition`` composes the settings; ``job`` checks them and reads everything but weights from a
-source (``sources``); ``launch`` shows the run and reports at its end; ``execution`` opens the directory and writes the
-records of the blocks, which ``session`` decodes. A wrong setting ends with a message and exit code 2, where possible
-before a model is loaded. Hydra's own flags, such as --help and --cfg, are answered before torch is imported.
+The way of a run: ``composition`` composes the settings; ``job`` checks them and reads everything
+but weights from a source (``sources``); ``launch`` shows the run and reports at its end;
+``execution`` opens the directory and writes the records of the blocks, which ``session`` decodes. A
+wrong setting ends with a message and exit code 2, where possible before a model is loaded. Hydra's
+own flags, such as --help and --cfg, are answered before torch is imported.
 """
 
 from __future__ import annotations
@@ -40,12 +41,18 @@ def main(argv: Sequence[str]) -> int:
     composition.register()
     quiet_libraries()
     flags = composition.read_flags(argv)
-    name, overrides = flags.config_name or composition.CONFIG, composition.with_own_groups(flags.overrides)
+    name, overrides = (
+        flags.config_name or composition.CONFIG,
+        composition.with_own_groups(flags.overrides),
+    )
     try:
         cfg = None if flags.multirun else composition.compose_config(name, overrides)
-        if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
+        # an experiment that is a grid sweeps without -m
+        if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:
             if DRY in argv:
-                raise InputError(f"{DRY}: these are the jobs of a sweep; expected the settings of one of them")
+                raise InputError(
+                    f"{DRY}: these are the jobs of a sweep; expected the settings of one of them"
+                )
             return run_sweep(name, overrides)
         return run_single(cfg, name, overrides, dry=DRY in argv)
     except InputError as error:
@@ -53,12 +60,15 @@ def main(argv: Sequence[str]) -> int:
     except (HydraException, OmegaConfBaseException) as error:
         return fail(composition.explain(error, overrides))
     except KeyboardInterrupt:  # while the jobs of a launcher are waited for
-        print("specbench: interrupted; the same command continues from what is done", file=sys.stderr)
+        print(
+            "specbench: interrupted; the same command continues from what is done", file=sys.stderr
+        )
         return INTERRUPTED
 
 
 def run_single(cfg: DictConfig, name: str, overrides: list[str], dry: bool) -> int:
-    """Run one composed configuration, its shards, or the loads that it searches; returns the exit code.
+    """Run one composed configuration, its shards, or the loads that it searches; returns the exit
+    code.
 
     name: of the configuration. dry: only print what would run. Raises InputError.
     """
@@ -72,13 +82,15 @@ def run_single(cfg: DictConfig, name: str, overrides: list[str], dry: bool) -> i
     job = begin_job(cfg, uuid.uuid4().hex)
     if cell := composition.spell_cell(cfg):
         print(printable(cell))
-        suite = replace(job.source.suite, warnings=(*job.source.suite.warnings, cell))  # for the report
+        # for the report
+        suite = replace(job.source.suite, warnings=(*job.source.suite.warnings, cell))
         job = replace(job, source=replace(job.source, suite=suite))
     named = Path(cfg.hydra.run.dir).expanduser().resolve()
     if job.config.load.find:
         if dry:
             raise InputError(
-                f"{DRY}: load.find={job.config.load.find} finds its loads while it runs; expected one load"
+                f"{DRY}: load.find={job.config.load.find} finds its loads while it runs; expected"
+                " one load"
             )
         return run_search(job, named)
     refuse_foreign(named)
@@ -88,4 +100,8 @@ def run_single(cfg: DictConfig, name: str, overrides: list[str], dry: bool) -> i
     if dry:
         print(*(f"{what:9} {printable(text)}" for what, text in preview(job, directory)), sep="\n")
         return DONE
-    return run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)
+    return (
+        run_shards(job, directory, name, overrides)
+        if needs_shards(job, directory)
+        else run_job(job, directory)
+    )

@@ -1,6 +1,8 @@
-"""``specbench list``: the runs below a folder, the newest first: what, when, which method is best, complete or not.
+"""``specbench list``: the runs below a folder, the newest first: what, when, which method is best,
+complete or not.
 
-A run's best method comes from its ``summary.csv``, which its report wrote; the records are not read, but for the last.
+A run's best method comes from its ``summary.csv``, which its report wrote; the records are not
+read, but for the last.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ _CHUNK = 1 << 16  # [bytes] read at once from the end of the records
 class Listed:
     """A run in a line.
 
-    name: its folder. best: method and figure, '' without a report. done: how far it is. settings: flat; varied: those
-    in which the runs of its sweep differ.
+    name: its folder. best: method and figure, '' without a report. done: how far it is. settings:
+    flat; varied: those in which the runs of its sweep differ.
     """
 
     name: str
@@ -59,19 +61,37 @@ def main(argv: Sequence[str]) -> int:
     """Print the index. Raises InputError if the folder contains no run."""
     parser = make_parser("list", __doc__)
     parser.add_argument(
-        "folder", nargs="?", type=file_path, default=Path("results"), help="of the runs (default results)"
+        "folder",
+        nargs="?",
+        type=file_path,
+        default=Path("results"),
+        help="of the runs (default results)",
     )
     folder = parser.parse_args(argv).folder
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; expected one that specbench wrote runs into, such as results")
+        raise InputError(
+            f"{folder}: no such folder; expected one that specbench wrote runs into, such as"
+            " results"
+        )
     found = name_varied([list_run(run, folder) for run in find_every_run(folder)])
     if not found:
-        raise InputError(f"{folder}: contains no run; expected a folder into which specbench wrote runs, as results")
+        raise InputError(
+            f"{folder}: contains no run; expected a folder into which specbench wrote runs, as"
+            " results"
+        )
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    titles = ("started", "run", *(["varied"] if any(each.varied for each in found) else []), "model", "suite")
+    titles = (
+        "started",
+        "run",
+        *(["varied"] if any(each.varied for each in found) else []),
+        "model",
+        "suite",
+    )
     for title in (*titles, "methods", "best", "done"):
         whole = len("2026-11-23 04:55") if title == "started" else None
-        table.add_column(title, justify="right" if title == "methods" else "left", no_wrap=True, min_width=whole)
+        table.add_column(
+            title, justify="right" if title == "methods" else "left", no_wrap=True, min_width=whole
+        )
     for each in sorted(found, key=lambda run: run.started, reverse=True):
         own = [getattr(each, "name" if title == "run" else title) for title in titles]
         cells = (*own, str(each.methods), each.best, each.done)
@@ -83,7 +103,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def find_every_run(folder: Path) -> list[Path]:
-    """The runs in a folder and in those in it, such as sweeps; no links, no parts, nothing set aside."""
+    """The runs in a folder and in those in it, such as sweeps; no links, no parts, nothing set
+    aside.
+    """
     found = [path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{MANIFEST}")]
     own = [run for run in found if not run.is_symlink() and run.parent.name != SHARDS]
     own = [run for run in own if run.parent == folder or not run.parent.is_symlink()]
@@ -126,16 +148,22 @@ def name_varied(listed: Sequence[Listed]) -> list[Listed]:
         if run.settings and "/" in run.name:
             sweeps.setdefault(run.name.partition("/")[0], []).append(place)
     for places in sweeps.values():
-        for place, own in zip(places, differing([listed[place].settings for place in places]), strict=True):
+        for place, own in zip(
+            places, differing([listed[place].settings for place in places]), strict=True
+        ):
             kept = {key: value for key, value in own.items() if not _IN_COLUMNS.match(key)}
-            parts = [f"{key.removeprefix('method.')}={spell_value(value)}" for key, value in kept.items()]
+            parts = [
+                f"{key.removeprefix('method.')}={spell_value(value)}" for key, value in kept.items()
+            ]
             more = ["..."] if len(parts) > _MOST_VARIED else []
             found[place] = replace(listed[place], varied=" ".join(parts[:_MOST_VARIED] + more))
     return found
 
 
 def find_best(summary: Path, lossy: set[str]) -> str:
-    """'pld 1.11 [1.06, 1.16]': the lossless method with the largest figure, and which one unless a speedup."""
+    """'pld 1.11 [1.06, 1.16]': the lossless method with the largest figure, and which one unless a
+    speedup.
+    """
     with summary.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("category") == OVERALL]
     rows = [row for row in rows if row["method"] not in {VANILLA, CONTROL, *lossy}]

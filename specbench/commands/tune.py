@@ -1,11 +1,13 @@
-r"""Find a method's parameters with the best modelled speedup, from recorded answers and a latency profile.
+r"""Find a method's parameters with the best modelled speedup, from recorded answers and a latency
+profile.
 
     specbench tune --profile h100-llama-3.1-8b-vllm-0.10 \
         --grid pld.num_draft=1,3,5,10,16 --grid pld.max_ngram=1,2,3,4 \
         model=replay model.trace=results/live/records.jsonl 'method=[pld]'
 
-Parameters are chosen on one half of the cases (suite.part=1/2) and judged on the other. Every replay runs the drafter;
-no model, no GPU. A grid's key stands for method.KEY; a file name may contain what the method puts in (Cacheback's %LL).
+Parameters are chosen on one half of the cases (suite.part=1/2) and judged on the other. Every
+replay runs the drafter; no model, no GPU. A grid's key stands for method.KEY; a file name may
+contain what the method puts in (Cacheback's %LL).
 """
 
 from __future__ import annotations
@@ -33,18 +35,38 @@ def main(argv: Sequence[str]) -> int:
     """Search on one half, measure on the other, print. Raises InputError."""
     kind = argparse.RawDescriptionHelpFormatter
     parser = make_parser("tune", __doc__, formatter_class=kind)
-    parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")
-    parser.add_argument("--profile", type=file_path, required=True, help="a latency profile: file, name or pair")
-    parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")
-    parser.add_argument("--load", type=int, default=1, metavar="N", help="requests at once (default 1)")
+    parser.add_argument(
+        "overrides",
+        nargs="+",
+        help="of specbench: model=replay model.trace=... 'method=[NAME]' ...",
+    )
+    parser.add_argument(
+        "--profile", type=file_path, required=True, help="a latency profile: file, name or pair"
+    )
+    parser.add_argument(
+        "--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again"
+    )
+    parser.add_argument(
+        "--load", type=int, default=1, metavar="N", help="requests at once (default 1)"
+    )
     given = parser.parse_intermixed_args(argv)
     if given.load < 1:
         raise InputError(f"--load {given.load}: expected the requests at once, 1 or more")
-    from specbench.advise.tune import HELD_OUT, TUNING, Tuner, assignments, gain_of, speedup_of, spell
+    from specbench.advise.tune import (
+        HELD_OUT,
+        TUNING,
+        Tuner,
+        assignments,
+        gain_of,
+        speedup_of,
+        spell,
+    )
     from specbench.measure.environment import spell_busy
     from specbench.profile import open_profile
     from specbench.runs.composition import with_own_groups
-    from specbench.runs.job import job_of, refuse_idle_in  # these bring torch, which --help does without
+
+    # these bring torch, which --help does without
+    from specbench.runs.job import job_of, refuse_idle_in
     from specbench.stats import MIN_CASES
 
     profile = open_profile(given.profile)
@@ -60,9 +82,15 @@ def main(argv: Sequence[str]) -> int:
     choice = tuner.climb()
     after = tuner.replay(choice.point, HELD_OUT) if choice.point else before
     print(f"\n{choice.tried} points tried, the best {choice.speedup:.3f}")
-    interval = "95 % bootstrap over cases" if len(before) >= MIN_CASES else f"no interval under {MIN_CASES} cases"
+    interval = (
+        "95 % bootstrap over cases"
+        if len(before) >= MIN_CASES
+        else f"no interval under {MIN_CASES} cases"
+    )
     print(f"held-out half, {HELD_OUT}, {len(before)} cases (modelled; {interval}):")
-    print(f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}")
+    print(
+        f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}"
+    )
     print(f"  gain           {spell(gain_of(before, after))}")
     print("use:", " ".join(assignments(choice.point)) or "the configuration unchanged")
     return 0

@@ -1,1 +1,3 @@
-"""Decoding: the loops of one request and of several, verification, sampling, budgets and lengths of drafts."""
+"""Decoding: the loops of one request and of several, verification, sampling, budgets and lengths of
+drafts.
+"""

@@ -1,16 +1,18 @@
-"""Acceptance by the target's whole distribution: the ratio test for drafts that were drawn, and two lossy rules.
+"""Acceptance by the target's whole distribution: the ratio test for drafts that were drawn, and two
+lossy rules.
 
-Ratio test: at a node with distribution p its children are tried in order. A child x drawn from q (given its earlier
-siblings) is accepted with probability min(1, p(x) / q(x)); after a rejection p becomes the residual max(p - q, 0),
-normalised. The token after the last accepted node is drawn from the remaining p. Exact for chains (Leviathan
-et al. 2023, algorithm 1), for siblings drawn with replacement (Miao et al. 2024, SpecInfer), q staying the same, and
-without (Chen et al. 2024, Sequoia), q losing the earlier siblings: they differ only in the q that the draft states.
+Ratio test: at a node with distribution p its children are tried in order. A child x drawn from q
+(given its earlier siblings) is accepted with probability min(1, p(x) / q(x)); after a rejection p
+becomes the residual max(p - q, 0), normalised. The token after the last accepted node is drawn from
+the remaining p. Exact for chains (Leviathan et al. 2023, algorithm 1), for siblings drawn with
+replacement (Miao et al. 2024, SpecInfer), q staying the same, and without (Chen et al. 2024,
+Sequoia), q losing the earlier siblings: they differ only in the q that the draft states.
 
-Lossy rules accept a node where its parent is accepted and the node is likely enough there. Typical acceptance (Cai et
-al. 2024, Medusa, section 3.3.2): its probability exceeds min(threshold, alpha * exp(-entropy)). Relaxed acceptance
-(TensorRT-LLM, ``relaxed_topk`` and ``relaxed_delta``): it is one of the likeliest tokens, and not much less likely than
-the best one. The deepest node wins, among equally deep ones that of the likeliest path. The report lists such rows in a
-separate table.
+Lossy rules accept a node where its parent is accepted and the node is likely enough there. Typical
+acceptance (Cai et al. 2024, Medusa, section 3.3.2): its probability exceeds min(threshold, alpha *
+exp(-entropy)). Relaxed acceptance (TensorRT-LLM, ``relaxed_topk`` and ``relaxed_delta``): it is one
+of the likeliest tokens, and not much less likely than the best one. The deepest node wins, among
+equally deep ones that of the likeliest path. The report lists such rows in a separate table.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ from specbench.types import ROOT, InputError, Lossy, Relaxed, Typical
 
 
 def make_rule(accept: str, temperature: float, typical: Typical, relaxed: Relaxed) -> Lossy | None:
-    """The lossy rule of ``decode.accept``, None if it is exact. Raises InputError for a typical one when greedy."""
+    """The lossy rule of ``decode.accept``, None if it is exact. Raises InputError for a typical one
+    when greedy.
+    """
     if accept == "typical" and not temperature > 0:
         raise InputError(
-            "decode.accept=typical: its bar follows the entropy of sampling; expected decode.temperature above 0, or"
-            " decode.accept=relaxed"
+            "decode.accept=typical: its bar follows the entropy of sampling; expected"
+            " decode.temperature above 0, or decode.accept=relaxed"
         )
     return {"exact": None, "typical": typical, "relaxed": relaxed}[accept]
 
@@ -64,14 +68,18 @@ def draw(distributions: Tensor, numbers: Tensor) -> Tensor:
 
 
 class RatioTest:
-    """The ratio test of one draft: on the device for every node and every end of the path, then followed on the host.
+    """The ratio test of one draft: on the device for every node and every end of the path, then
+    followed on the host.
 
-    What a node is tested with is known before any outcome is: its parent's distribution behind the rejection of its
-    earlier siblings, and which of the stream's numbers it would use. So the host reads once.
+    What a node is tested with is known before any outcome is: its parent's distribution behind the
+    rejection of its earlier siblings, and which of the stream's numbers it would use. So the host
+    reads once.
     """
 
     def __init__(self, parents: Sequence[int], passenger: Sequence[bool] | None, rows: int) -> None:
-        """parents, passenger: (N,) of the draft. rows: the target's, N + 1; a last node behind them has none."""
+        """parents, passenger: (N,) of the draft. rows: the target's, N + 1; a last node behind them
+        has none.
+        """
         self._parents = parents
         self._children: dict[int, list[int]] = {}
         self._ranks: list[list[int]] = []  # the nodes that are a first child, a second one ...
@@ -87,10 +95,16 @@ class RatioTest:
             self._numbers[node] = first.get(parent, 0) + len(siblings)
             first[node] = self._numbers[node] + 1
             siblings.append(node)
-        self._ends = [first.get(place, 0) + len(self._children.get(place, ())) for place in range(ROOT, rows - 1)]
+        self._ends = [
+            first.get(place, 0) + len(self._children.get(place, ()))
+            for place in range(ROOT, rows - 1)
+        ]
 
-    def compute(self, distributions: Tensor, tokens: Tensor, probs: Tensor, uniforms: Uniforms) -> Tensor:
-        """(N + rows,) float64: 1 where a node is accepted if it is tried; the token drawn where the path ends at a row.
+    def compute(
+        self, distributions: Tensor, tokens: Tensor, probs: Tensor, uniforms: Uniforms
+    ) -> Tensor:
+        """(N + rows,) float64: 1 where a node is accepted if it is tried; the token drawn where the
+        path ends at a row.
 
         distributions: (rows, V) float32, the target's, row 0 the root's.
         tokens: (N,) int64, of the nodes.
@@ -116,9 +130,11 @@ class RatioTest:
         return torch.cat([accepted, draw(left, ends).double()])
 
     def follow(self, judged: Sequence[float], uniforms: Uniforms) -> tuple[list[int], int | None]:
-        """(the accepted path, the token drawn behind it, None behind a node without a row of the target's).
+        """(the accepted path, the token drawn behind it, None behind a node without a row of the
+        target's).
 
-        judged: of ``compute``. uniforms: the numbers of the tests on the path, and of the draw, count as used.
+        judged: of ``compute``. uniforms: the numbers of the tests on the path, and of the draw,
+        count as used.
         """
         path: list[int] = []
         place = ROOT
@@ -145,7 +161,8 @@ def verify_one_by_one(
     probs: Tensor,
     uniforms: Uniforms,
 ) -> tuple[list[int], int | None]:
-    """Run the ratio test with tensors on a CPU: only on the nodes that are tried, since reading costs nothing there.
+    """Run the ratio test with tensors on a CPU: only on the nodes that are tried, since reading
+    costs nothing there.
 
     distributions: (rows, V) float32, the target's, row 0 the root's.
     tokens, parents, passenger: (N,) of the draft.
@@ -178,7 +195,9 @@ def verify_one_by_one(
 
 
 def residuals(distribution: Tensor, drawn: Tensor, whole: Tensor, untried: Tensor) -> Tensor:
-    """(rows, V) max(distribution - drawn, 0), normalised; where that is 0 by rounding, ``untried``, else ``whole``."""
+    """(rows, V) max(distribution - drawn, 0), normalised; where that is 0 by rounding, ``untried``,
+    else ``whole``.
+    """
     left = (distribution - drawn).clamp_(min=0)
     total, rest = left.sum(-1, keepdim=True), untried.sum(-1, keepdim=True)
     return torch.where(total > 0, left / total, torch.where(rest > 0, untried / rest, whole))
@@ -196,8 +215,11 @@ def _residual(distribution: Tensor, drawn: Tensor, whole: Tensor, tried: Sequenc
     return left / total if total > 0 else whole
 
 
-def judge_lossy(distributions: Tensor, tokens: Tensor, parents: Sequence[int], rule: Lossy) -> Tensor:
-    """(2, N) float32: 1 where a lossy rule takes a node if it takes its parent; its log probability there.
+def judge_lossy(
+    distributions: Tensor, tokens: Tensor, parents: Sequence[int], rule: Lossy
+) -> Tensor:
+    """(2, N) float32: 1 where a lossy rule takes a node if it takes its parent; its log probability
+    there.
 
     distributions: (N+1, V) float32, the target's, row 0 the root's.
     tokens: (N,) int64 and parents: (N,) of the draft.
@@ -210,12 +232,16 @@ def judge_lossy(distributions: Tensor, tokens: Tensor, parents: Sequence[int], r
         likely = own > (rule.alpha * (-entropy).exp()).clamp_max(rule.threshold)[above]
     else:
         best = distributions.topk(min(rule.top, distributions.shape[-1])).values[above]
-        likely = (own > 0) & (own >= best[:, -1]) & (own >= best[:, 0] - rule.delta)  # 0: cut by top-k or top-p
+        # 0: cut by top-k or top-p
+        likely = (own > 0) & (own >= best[:, -1]) & (own >= best[:, 0] - rule.delta)
     return torch.stack([likely.to(logs.dtype), logs[above, tokens]])
 
 
 def follow_lossy(
-    likely: Sequence[float], scores: Sequence[float], parents: Sequence[int], passenger: Sequence[bool] | None
+    likely: Sequence[float],
+    scores: Sequence[float],
+    parents: Sequence[int],
+    passenger: Sequence[bool] | None,
 ) -> list[int]:
     """The accepted path, root side first. likely, scores: of ``judge_lossy``."""
     return find_accepted_path(

@@ -1,13 +1,15 @@
-"""Policies of draft lengths (``decode.length``): after each level of a draft, whether to draft another one.
+"""Policies of draft lengths (``decode.length``): after each level of a draft, whether to draft
+another one.
 
-A drafter that drafts level by level asks between its forwards (``Drafter.goes_on``); any other draft is cut afterwards
-by the same rule. A policy is one of ``Budgets``: under load it acts within ``load.budget``.
+A drafter that drafts level by level asks between its forwards (``Drafter.goes_on``); any other
+draft is cut afterwards by the same rule. A policy is one of ``Budgets``: under load it acts within
+``load.budget``.
 
-Every policy is a stopping time: whether a level follows is decided from the levels above it and from earlier steps,
-never from a token of that level. A drawn node that is fed is then a sample of its stated distribution, whatever the
-policy, so the ratio test and block verification stay exact (Leviathan et al. 2023, theorem 3.5, applies to each
-position). A policy that dropped the very token that it has looked at would not be exact: the rest of its level is no
-longer such a sample.
+Every policy is a stopping time: whether a level follows is decided from the levels above it and
+from earlier steps, never from a token of that level. A drawn node that is fed is then a sample of
+its stated distribution, whatever the policy, so the ratio test and block verification stay exact
+(Leviathan et al. 2023, theorem 3.5, applies to each position). A policy that dropped the very token
+that it has looked at would not be exact: the rest of its level is no longer such a sample.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from specbench.decode.budgets import Budgets, TrimmedDraft, chances_of, cut_draft, find_depths, may_cut
+from specbench.decode.budgets import (
+    Budgets,
+    TrimmedDraft,
+    chances_of,
+    cut_draft,
+    find_depths,
+    may_cut,
+)
 from specbench.decode.latency import price_rows
 from specbench.method import DraftLevel, GoesOn, Method
 from specbench.profile import Profile
@@ -46,21 +55,33 @@ class Policy:
         """Returns whether the level below is drafted and fed."""
         return True
 
-    def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
-        """A step of all requests. emitted: tokens. rows: of its forward. drafting_s: part of its ``seconds``."""
+    def observe(
+        self,
+        outcomes: Sequence[Outcome],
+        emitted: int,
+        rows: int,
+        drafting_s: float,
+        seconds: float,
+    ) -> None:
+        """A step of all requests. emitted: tokens. rows: of its forward. drafting_s: part of its
+        ``seconds``.
+        """
 
     def reset(self) -> None:
         """Forget what requests taught."""
 
 
 class Confidence(Policy):
-    """SpecDec++ (Huang et al. 2024, arXiv 2405.19715): stop once some token so far is likely to be rejected.
+    """SpecDec++ (Huang et al. 2024, arXiv 2405.19715): stop once some token so far is likely to be
+    rejected.
 
-    The paper trains a head to predict acceptance. DSpark has one; of others the drafter's own probabilities are taken.
+    The paper trains a head to predict acceptance. DSpark has one; of others the drafter's own
+    probabilities are taken.
     """
 
     def __init__(self, threshold: float) -> None:
-        """threshold: the least probability that all tokens so far are accepted; the paper's h is 1 less this.
+        """threshold: the least probability that all tokens so far are accepted; the paper's h is 1
+        less this.
 
         Where a head knows the next one's chance, of these and the next.
         """
@@ -79,10 +100,12 @@ class Confidence(Policy):
 
 
 class AdaEdl(Policy):
-    """AdaEDL (Agrawal et al. 2024, arXiv 2410.18351): stop where 1 - sqrt(gamma H) falls below a moving threshold.
+    """AdaEDL (Agrawal et al. 2024, arXiv 2410.18351): stop where 1 - sqrt(gamma H) falls below a
+    moving threshold.
 
-    H: entropy of the drafter's distribution [nats]. The threshold rises while fewer drafted tokens are accepted than
-    wanted, and falls else, by moving averages as in Draft & Verify (Zhang et al. 2023, arXiv 2309.08168, section 3.3).
+    H: entropy of the drafter's distribution [nats]. The threshold rises while fewer drafted tokens
+    are accepted than wanted, and falls else, by moving averages as in Draft & Verify (Zhang et al.
+    2023, arXiv 2309.08168, section 3.3).
     """
 
     GAMMA, WANTED, STEP, KEEP_RATE, KEEP = 0.2, 0.9, 0.01, 0.5, 0.9
@@ -106,7 +129,14 @@ class AdaEdl(Policy):
         return 1 - math.sqrt(self.GAMMA * entropy) >= self._threshold
 
     @override
-    def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
+    def observe(
+        self,
+        outcomes: Sequence[Outcome],
+        emitted: int,
+        rows: int,
+        drafting_s: float,
+        seconds: float,
+    ) -> None:
         for depth, accepted in outcomes:
             if depth:
                 self._rate = self.KEEP_RATE * self._rate + (1 - self.KEEP_RATE) * accepted / depth
@@ -115,11 +145,13 @@ class AdaEdl(Policy):
 
 
 class Bandit(Policy):
-    """A bandit over lengths by upper confidence bounds, as UCBSpec of BanditSpec (Hou et al. 2025, arXiv 2505.15141).
+    """A bandit over lengths by upper confidence bounds, as UCBSpec of BanditSpec (Hou et al. 2025,
+    arXiv 2505.15141).
 
-    An arm's reward is what the harness reports: tokens over time of the steps that took it, as a share of the best
-    arm's. The paper counts steps; with lengths as arms the longest would always win. Steps are forgotten as in
-    discounted UCB (Garivier and Moulines 2011): a step in which a drafter reads a prompt costs many times any other.
+    An arm's reward is what the harness reports: tokens over time of the steps that took it, as a
+    share of the best arm's. The paper counts steps; with lengths as arms the longest would always
+    win. Steps are forgotten as in discounted UCB (Garivier and Moulines 2011): a step in which a
+    drafter reads a prompt costs many times any other.
     """
 
     ARMS = (0, 1, 2, 4, 8, 16)  # [levels]
@@ -131,7 +163,9 @@ class Bandit(Policy):
 
     @override
     def reset(self) -> None:
-        self._taken, self._emitted, self._seconds = (dict.fromkeys(self.ARMS, 0.0) for _ in range(3))
+        self._taken, self._emitted, self._seconds = (
+            dict.fromkeys(self.ARMS, 0.0) for _ in range(3)
+        )
         self._arm, self._first = self.ARMS[-1], True
 
     @override
@@ -154,7 +188,14 @@ class Bandit(Policy):
         return level.depth < self._arm
 
     @override
-    def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
+    def observe(
+        self,
+        outcomes: Sequence[Outcome],
+        emitted: int,
+        rows: int,
+        drafting_s: float,
+        seconds: float,
+    ) -> None:
         if self._first:  # of a first step, most is the drafter's prompt
             self._first = False
             return
@@ -167,10 +208,10 @@ class Bandit(Policy):
 class Price(Policy):
     """Stop where the next level costs more than it brings.
 
-    It brings its probability to be accepted: of the path so far, by the drafter, times how often that depth was
-    accepted where it was reached, or a trained head's prediction of that. Its cost is the profile's time for the
-    additional rows of one level, and the drafting of a level as timed in the run. A second is worth the tokens that it
-    has brought so far.
+    It brings its probability to be accepted: of the path so far, by the drafter, times how often
+    that depth was accepted where it was reached, or a trained head's prediction of that. Its cost
+    is the profile's time for the additional rows of one level, and the drafting of a level as timed
+    in the run. A second is worth the tokens that it has brought so far.
     """
 
     AGAIN = 32  # [steps] until a whole draft is asked for, so that deeper levels are seen
@@ -213,7 +254,14 @@ class Price(Policy):
         return (self._accepted[depth] + 1) / (self._tried[depth] + 2)
 
     @override
-    def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
+    def observe(
+        self,
+        outcomes: Sequence[Outcome],
+        emitted: int,
+        rows: int,
+        drafting_s: float,
+        seconds: float,
+    ) -> None:
         keep = 1 - 1 / self.MEMORY
         self._emitted = keep * self._emitted + emitted
         self._seconds = keep * self._seconds + self.forward_s(rows) + drafting_s
@@ -228,12 +276,21 @@ class Price(Policy):
             self._accepted.update(range(1, min(depth, accepted) + 1))
 
 
-FIXED, ADAEDL, CONFIDENCE, BANDIT, PRICE = KINDS = ("fixed", "adaedl", "confidence", "bandit", "price")
-Limit = Callable[[Budgets | None, Profile | None], Budgets | None]  # the policy within budgets, by a profile of steps
+FIXED, ADAEDL, CONFIDENCE, BANDIT, PRICE = KINDS = (
+    "fixed",
+    "adaedl",
+    "confidence",
+    "bandit",
+    "price",
+)
+# the policy within budgets, by a profile of steps
+Limit = Callable[[Budgets | None, Profile | None], Budgets | None]
 
 
 class LengthBudget(Budgets):
-    """A policy of draft lengths within other budgets; it leaves concurrent drafters and batches of rows unchanged."""
+    """A policy of draft lengths within other budgets; it leaves concurrent drafters and batches of
+    rows unchanged.
+    """
 
     cuts = True
 
@@ -256,32 +313,52 @@ class LengthBudget(Budgets):
     def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
         self._begun = time.perf_counter()
         shares, drafts = self._inner.share(methods, most), self._policy.start()
-        return [share if drafts or not _ends(method) else 0 for method, share in zip(methods, shares, strict=True)]
+        return [
+            share if drafts or not _ends(method) else 0
+            for method, share in zip(methods, shares, strict=True)
+        ]
 
     @override
-    def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:
+    def trim(
+        self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]
+    ) -> Sequence[TrimmedDraft]:
         self._drafting_s = time.perf_counter() - self._begun
         own = [self._cut(method, draft) for method, draft in zip(methods, drafts, strict=True)]
         found = self._inner.trim(methods, [draft for draft, _ in own], shares)
-        return [(draft, _joined(kept, last)) for (_, kept), (draft, last) in zip(own, found, strict=True)]
+        return [
+            (draft, _joined(kept, last))
+            for (_, kept), (draft, last) in zip(own, found, strict=True)
+        ]
 
     def _cut(self, method: Method, draft: Draft) -> TrimmedDraft:
         self._drafted |= len(draft) > 0
-        if not len(draft) or draft.passenger is not None or isinstance(draft.parents, Tensor) or not _ends(method):
+        if (
+            not len(draft)
+            or draft.passenger is not None
+            or isinstance(draft.parents, Tensor)
+            or not _ends(method)
+        ):
             return draft, None
         depths, chances = find_depths(draft), _chances(draft)
         length, deepest = 1, max(depths)
         while length < deepest and self._ask(_newest(draft, depths, chances, length)):
             length += 1
         kept = [node for node, depth in enumerate(depths) if depth <= length]
-        if kept and kept[-1] >= len(kept) and not may_cut(method):  # its rows would have other numbers
+        # its rows would have other numbers
+        if kept and kept[-1] >= len(kept) and not may_cut(method):
             return draft, None
         return cut_draft(draft, kept)
 
     @override
-    def observe(self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float) -> None:
+    def observe(
+        self, drafts: Sequence[Draft], steps: Sequence[Step | CaseError], rows: int, seconds: float
+    ) -> None:
         self._inner.observe(drafts, steps, rows, seconds)
-        good = [(draft, step) for draft, step in zip(drafts, steps, strict=True) if isinstance(step, Step)]
+        good = [
+            (draft, step)
+            for draft, step in zip(drafts, steps, strict=True)
+            if isinstance(step, Step)
+        ]
         outcomes = [(_deepest(draft, step), len(step.path)) for draft, step in good]
         emitted = sum(len(step.emitted) for _, step in good)
         self._policy.observe(outcomes, emitted, rows, self._drafting_s, seconds)
@@ -299,18 +376,26 @@ def _ends(method: Method) -> bool:
 
 
 def describe_idle(budgets: Mapping[str, Budgets | None], apart: Collection[str]) -> list[str]:
-    """Return a line for each method that no policy acted on. apart: methods with their own loops."""
+    """Return a line for each method that no policy acted on. apart: methods with their own
+    loops.
+    """
     found: list[str] = []
     for name, each in budgets.items():
         if isinstance(each, LengthBudget) and (name in apart or each.idle):
-            why = "it has a loop of its own" if name in apart else "they say nothing that the policy could judge by"
+            why = (
+                "it has a loop of its own"
+                if name in apart
+                else "they say nothing that the policy could judge by"
+            )
             found.append(f"{name}: decode.length leaves its drafts unchanged: {why}")
     return found
 
 
 def _joined(first: Sequence[int] | None, second: Sequence[int] | None) -> Sequence[int] | None:
     """Return the nodes of the complete draft that remain when it is cut twice."""
-    return second if first is None else first if second is None else [first[node] for node in second]
+    return (
+        second if first is None else first if second is None else [first[node] for node in second]
+    )
 
 
 def _deepest(draft: Draft, step: Step) -> int:
@@ -322,27 +407,39 @@ def _chances(draft: Draft) -> Sequence[float] | None:
     """(N,) the drafter's probability of the path down to each node; None where it states none."""
     if draft.score is None and draft.probs is not None:
         tokens = torch.as_tensor(draft.tokens, device=draft.probs.device)[:, None]
-        draft = Draft(draft.tokens, draft.parents, score=draft.probs.gather(1, tokens)[:, 0].tolist())
+        draft = Draft(
+            draft.tokens, draft.parents, score=draft.probs.gather(1, tokens)[:, 0].tolist()
+        )
     return None if draft.score is None else chances_of(draft)
 
 
-def _newest(draft: Draft, depths: Sequence[int], chances: Sequence[float] | None, depth: int) -> DraftLevel:
+def _newest(
+    draft: Draft, depths: Sequence[int], chances: Sequence[float] | None, depth: int
+) -> DraftLevel:
     """The level of this depth of a whole draft."""
     if chances is None:
         return DraftLevel(depth, drafted=True)
-    node = max((node for node, found in enumerate(depths) if found == depth), key=chances.__getitem__)
-    return DraftLevel(depth, chances[node], None if draft.probs is None else draft.probs[node], True)
+    node = max(
+        (node for node, found in enumerate(depths) if found == depth), key=chances.__getitem__
+    )
+    return DraftLevel(
+        depth, chances[node], None if draft.probs is None else draft.probs[node], True
+    )
 
 
 def make_limit(kind: str, threshold: float) -> Limit:
-    """Return a function that adds the policy ``kind`` to budgets; ``fixed`` leaves them unchanged. Raises InputError.
+    """Return a function that adds the policy ``kind`` to budgets; ``fixed`` leaves them unchanged.
+    Raises InputError.
 
-    threshold: of ``confidence``. The function takes the budgets, and the profile of steps that ``price`` needs.
+    threshold: of ``confidence``. The function takes the budgets, and the profile of steps that
+    ``price`` needs.
     """
     if kind not in KINDS:
         raise InputError(f"decode.length={kind}: expected one of {', '.join(KINDS)}")
     if not 0 < threshold < 1:
-        raise InputError(f"decode.length_threshold={threshold}: expected a probability above 0 and below 1")
+        raise InputError(
+            f"decode.length_threshold={threshold}: expected a probability above 0 and below 1"
+        )
     if kind == FIXED:
         return lambda inner, _: inner
     policies: dict[str, Callable[[Profile | None], Policy]] = {

@@ -1,6 +1,7 @@
 """The one decode loop, for vanilla and every method: propose, forward, settle, observe.
 
-Vanilla is this loop with an empty draft. A peer has its own loop, but its tokens are counted in the same way.
+Vanilla is this loop with an empty draft. A peer has its own loop, but its tokens are counted in the
+same way.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from specbench.types import CaseError, Draft, Lossy, Step
 
 
 def derive_seed(base: int, *names: object) -> int:
-    """Derive a 63-bit seed from the run's seed and names: case id, turn, round and role ("verify" or "draft").
+    """Derive a 63-bit seed from the run's seed and names: case id, turn, round and role ("verify"
+    or "draft").
 
     The method is not among the names, so all methods of a block draw the same numbers.
     """
@@ -49,15 +51,19 @@ class Request:
     rule: Lossy | None = None  # of acceptance, None is exact
     names: tuple[object, ...] = ()  # case id, turn, round
     keep_trees: bool = False
-    in_prefill: bool = False  # the first draft hangs below the prompt's last token, and is verified with it
+    # the first draft hangs below the prompt's last token, and is verified with it
+    in_prefill: bool = False
     budgets: Budgets | None = None  # of drafts
     kept: int = 0  # [tokens] of the prompt that the last request left in the engine's cache
-    conversation: Mapping[str, Any] = field(default_factory=dict)  # of the prompt, for a server that writes it itself
+    # of the prompt, for a server that writes it itself
+    conversation: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Transcript:
-    """The record of one request; its lists have an entry per decode step (``specbench.records.record.TurnRecord``)."""
+    """The record of one request; its lists have an entry per decode step
+    (``specbench.records.record.TurnRecord``).
+    """
 
     ids: list[int] = field(default_factory=list)
     finish: str = "length"
@@ -76,16 +82,22 @@ class Transcript:
 
     def end(self, eos: frozenset[int], cut_short: bool) -> None:
         """Enter why the request ended. cut_short: the context had no capacity for its limit."""
-        self.finish = "eos" if self.ids and self.ids[-1] in eos else "context" if cut_short else self.finish
+        self.finish = (
+            "eos" if self.ids and self.ids[-1] in eos else "context" if cut_short else self.finish
+        )
 
     def enter(self, settled: Settled, eos: frozenset[int], limit: int) -> None:
-        """Enter the ids and steps that a server reports at the end; step times are kept if their number fits."""
+        """Enter the ids and steps that a server reports at the end; step times are kept if their
+        number fits.
+        """
         self.ids = cut(settled.ids, eos, limit)[0]
         self.accept = [emitted for emitted, _ in settled.steps]
         self.proposed = [proposed for _, proposed in settled.steps]
         self.depth, self.fed = self.proposed, [1 + proposed for proposed in self.proposed]
         self.stats = dict(settled.stats)
-        self.finish = "context" if len(self.ids) < limit and "text_only" not in self.stats else self.finish
+        self.finish = (
+            "context" if len(self.ids) < limit and "text_only" not in self.stats else self.finish
+        )
         self.step_s = self.step_s if len(self.step_s) == len(self.accept) else []
 
     def count(self, log: Sequence[Entry], names: Sequence[str]) -> None:
@@ -105,18 +117,26 @@ class Transcript:
                 accepted.update(int(draft.source[node]) for node in step.path)
             if self.trees is not None:
                 self.trees.append(_tree(draft, step, names))
-        self.sources = {names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())}
+        self.sources = {
+            names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())
+        }
 
 
 def _sources_of_verifiable(draft: Draft, source: Sequence[int]) -> list[int]:
     """The sources of the nodes that may be accepted."""
     if draft.passenger is None:
         return source if isinstance(source, list) else [int(number) for number in source]
-    return [int(number) for number, passenger in zip(source, draft.passenger, strict=True) if not passenger]
+    return [
+        int(number)
+        for number, passenger in zip(source, draft.passenger, strict=True)
+        if not passenger
+    ]
 
 
 def _tree(draft: Draft, step: Step, names: Sequence[str]) -> dict[str, Any]:
-    """A whole draft and its accepted path; ``sources``, ``passengers`` and ``late`` only where there are any."""
+    """A whole draft and its accepted path; ``sources``, ``passengers`` and ``late`` only where
+    there are any.
+    """
     tree: dict[str, Any] = {
         "tokens": [int(token) for token in draft.tokens],
         "parents": [int(parent) for parent in draft.parents],
@@ -142,7 +162,14 @@ def _size(draft: Draft) -> tuple[int, int]:
     for parent in parents:
         depths.append(depths[parent + 1] + 1)
     if passengers is not None:
-        depths = [0, *(depth for depth, passenger in zip(depths[1:], passengers, strict=True) if not passenger)]
+        depths = [
+            0,
+            *(
+                depth
+                for depth, passenger in zip(depths[1:], passengers, strict=True)
+                if not passenger
+            ),
+        ]
     return len(depths) - 1, max(depths)
 
 
@@ -152,15 +179,18 @@ def decode(engine: Engine, method: Method, request: Request, clock: Clock) -> Tr
     room = engine.context - len(request.prompt)
     if room < 1:
         raise CaseError(
-            f"prompt of {len(request.prompt)} tokens; expected fewer than the model's context of {engine.context}"
-            " (leave the case out, or raise model.context if the model allows it)"
+            f"prompt of {len(request.prompt)} tokens; expected fewer than the model's context of"
+            f" {engine.context} (leave the case out, or raise model.context if the model allows it)"
         )
     if request.in_prefill and len(request.prompt) < 2:
         raise CaseError("prompt of 1 token; expected 2 or more with decode.first_draft=prefill")
     limit = min(request.limit, room)
-    # A drafter that needs every row of the prompt has them only of a prompt that is read as a whole.
+    # A drafter that needs every row of the prompt has them only of a prompt that is read as a
+    # whole.
     whole = isinstance(method, Peer) or method.needs.prompt_hidden or method.needs.prompt_topk > 0
-    kept = engine.keep_prefix(0 if whole else max(0, min(request.kept, len(request.prompt) - 1 - request.in_prefill)))
+    kept = engine.keep_prefix(
+        0 if whole else max(0, min(request.kept, len(request.prompt) - 1 - request.in_prefill))
+    )
     engine.reserve(len(request.prompt) + limit)
     if isinstance(method, Peer):
         transcript = _decode_peer(engine, method, request, limit, clock)
@@ -172,13 +202,20 @@ def decode(engine: Engine, method: Method, request: Request, clock: Clock) -> Tr
     return transcript
 
 
-def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int, clock: Clock) -> Transcript:
+def _decode_drafts(
+    engine: Engine, method: Method, request: Request, limit: int, clock: Clock
+) -> Transcript:
     out = Transcript(trees=[] if request.keep_trees else None)
     prompt, given = request.prompt, None
-    if request.in_prefill:  # the prompt's last token takes the place of the prefill's: the first root, but not emitted
+    # the prompt's last token takes the place of the prefill's: the first root, but not emitted
+    if request.in_prefill:
         prompt, given, limit = prompt[:-1], prompt[-1], limit + 1
     walk = Walk(
-        request.sampling, derive_seed(request.seed, *request.names, "verify"), request.rule, given, request.keep_trees
+        request.sampling,
+        derive_seed(request.seed, *request.names, "verify"),
+        request.rule,
+        given,
+        request.keep_trees,
     )
     clock.start()
     prefill = engine.start(prompt, limit, walk, method.needs, clock)
@@ -212,7 +249,9 @@ def _steps(
     clock: Clock,
     budgets: Budgets | None,
 ) -> list[Entry]:
-    """Draft and verify until the request ends; ``context`` grows. The log is read after the clock has stopped."""
+    """Draft and verify until the request ends; ``context`` grows. The log is read after the clock
+    has stopped.
+    """
     log: list[Entry] = []
     end = len(context) - 1 + limit
     concurrent = method.needs.concurrent
@@ -253,11 +292,15 @@ def without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
     if step.parents is not None:
         draft = replace(draft, parents=step.parents)
     if step.fed is not None:  # made anew: ``replace`` takes several times as long, at every step
-        step = Step(step.root, step.emitted, step.path, step.done, late=step.late, parents=step.parents)
+        step = Step(
+            step.root, step.emitted, step.path, step.done, late=step.late, parents=step.parents
+        )
     return draft, step
 
 
-def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clock: Clock) -> Transcript:
+def _decode_peer(
+    engine: Engine, method: Peer, request: Request, limit: int, clock: Clock
+) -> Transcript:
     out = Transcript()
 
     def emit(ids: Sequence[int]) -> bool:
@@ -288,5 +331,7 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
     if isinstance(method, Remote):
         out.enter(method.settle(), engine.eos, limit)
     if not out.ids:
-        raise CaseError(f"{type(method).__name__} emitted nothing; expected at least the prefill's token")
+        raise CaseError(
+            f"{type(method).__name__} emitted nothing; expected at least the prefill's token"
+        )
     return out

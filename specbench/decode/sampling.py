@@ -1,4 +1,5 @@
-"""The sampling of a request: raw logits -> probabilities, the same for acceptance, bonus token and drafting.
+"""The sampling of a request: raw logits -> probabilities, the same for acceptance, bonus token and
+drafting.
 
 Order as in HF ``generate``: temperature, then top-k, then top-p. Arithmetic is float32.
 """
@@ -17,9 +18,11 @@ TOKEN, BLOCK = "token", "block"  # decode.verify
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """temperature: > 0. top_k: keep that many best tokens, 0 = all. top_p: smallest set of at least that mass.
+    """temperature: > 0. top_k: keep that many best tokens, 0 = all. top_p: smallest set of at least
+    that mass.
 
-    blocks: nodes that were drawn are verified by whole paths (``specbench.decode.walk``), not token by token.
+    blocks: nodes that were drawn are verified by whole paths (``specbench.decode.walk``), not token
+    by token.
     """
 
     temperature: float
@@ -44,12 +47,17 @@ def make_sampling(temperature: float, top_k: int, top_p: float, verify: str) -> 
     if temperature > 0:
         return Sampling(temperature, top_k, top_p, verify == BLOCK)
     if verify == BLOCK:
-        raise InputError(f"decode.verify={BLOCK}: no draft is drawn at temperature 0; expected decode.temperature > 0")
+        raise InputError(
+            f"decode.verify={BLOCK}: no draft is drawn at temperature 0; expected"
+            " decode.temperature > 0"
+        )
     return None
 
 
 def _nucleus(probs: Tensor, mass: float) -> Tensor:
-    """Zero all but the smallest set of tokens whose probabilities reach ``mass``, and renormalise."""
+    """Zero all but the smallest set of tokens whose probabilities reach ``mass``, and
+    renormalise.
+    """
     ordered, index = probs.sort(dim=-1, descending=True)
     before = ordered.cumsum(-1) - ordered
     ordered = ordered.masked_fill(before >= mass, 0.0)

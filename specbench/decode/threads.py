@@ -1,7 +1,8 @@
-"""The number of CPU threads to decode with: plain steps are timed at each count in turn, before a run's first case.
+"""The number of CPU threads to decode with: plain steps are timed at each count in turn, before a
+run's first case.
 
-What more threads bring depends on model and machine: a small model's steps are too short to share, and a second thread
-on the core of the first brings nothing where memory is the limit.
+What more threads bring depends on model and machine: a small model's steps are too short to share,
+and a second thread on the core of the first brings nothing where memory is the limit.
 """
 
 from __future__ import annotations
@@ -20,22 +21,28 @@ STEPS = 3  # timed in a row, after one that is not
 LEAST_ROUNDS, MOST_ROUNDS = 2, 12
 BUDGET_S = 0.5  # no round begins after it, but the least number
 FAR = 2.0  # times the least time: such a count is not timed again
-WORTH = 0.95  # of the time with fewer threads; a smaller gain is noise, and other processes need threads too
+# of the time with fewer threads; a smaller gain is noise, and other processes need threads too
+WORTH = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadChoice:
-    """count: of threads to decode with. ratios: count -> time of a plain step over that with one thread, measured."""
+    """count: of threads to decode with. ratios: count -> time of a plain step over that with one
+    thread, measured.
+    """
 
     count: int
     ratios: dict[str, float]
 
 
-def choose_threads(engine: Engine, asked: int | None, stored: int | None = None) -> ThreadChoice | None:
-    """Set torch's thread count for an engine on a CPU; None on another device, where it matters little.
+def choose_threads(
+    engine: Engine, asked: int | None, stored: int | None = None
+) -> ThreadChoice | None:
+    """Set torch's thread count for an engine on a CPU; None on another device, where it matters
+    little.
 
-    asked: the configuration's, which is taken. stored: that of the run which is resumed, likewise. Without both, the
-    counts up to torch's own are timed.
+    asked: the configuration's, which is taken. stored: that of the run which is resumed, likewise.
+    Without both, the counts up to torch's own are timed.
     """
     if engine.device.type != "cpu":
         return None
@@ -44,7 +51,9 @@ def choose_threads(engine: Engine, asked: int | None, stored: int | None = None)
     times = time_steps(engine, counts) if len(counts) > 1 else {}
     count = pick_count(times) if times else counts[0]
     torch.set_num_threads(count)
-    return ThreadChoice(count, {str(each): round(spent / times[1], 3) for each, spent in times.items()})
+    return ThreadChoice(
+        count, {str(each): round(spent / times[1], 3) for each, spent in times.items()}
+    )
 
 
 def list_counts(most: int) -> list[int]:

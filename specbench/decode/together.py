@@ -1,7 +1,9 @@
-"""The decode loop of several requests that share forwards: each proposes, and each learns from its own outcome.
+"""The decode loop of several requests that share forwards: each proposes, and each learns from its
+own outcome.
 
-A request decodes as ``specbench.decode.loop`` decodes it alone: the same walk, the same seeds, the same method; only
-its forwards are shared. An exception in one request ends that request and no other.
+A request decodes as ``specbench.decode.loop`` decodes it alone: the same walk, the same seeds, the
+same method; only its forwards are shared. An exception in one request ends that request and no
+other.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Question(Protocol):
         """Make the request, when it is admitted."""
 
     def close(self, shared: SharedRequest) -> Question | None:
-        """End it: ``shared`` has its transcript or its error. Returns the next question of the same user."""
+        """End it: ``shared`` has its transcript or its error. Returns the next question of the same
+        user.
+        """
 
 
 @dataclass(slots=True, eq=False)
@@ -92,10 +96,12 @@ class SharedRequest:
 class Group:
     """The requests of one or several steps in sequence, and what every step reads of them.
 
-    Between two steps a forward fills the caches, so that it takes long to look at an object of each request.
+    Between two steps a forward fills the caches, so that it takes long to look at an object of each
+    request.
 
-    requests: they do not change. drafters: None for those that have missed steps, or have no drafter yet.
-    sharing: whether the drafter yields its forwards. observing: whether it reads steps.
+    requests: they do not change. drafters: None for those that have missed steps, or have no
+    drafter yet. sharing: whether the drafter yields its forwards. observing: whether it reads
+    steps.
     """
 
     def __init__(self, requests: Sequence[SharedRequest]) -> None:
@@ -104,7 +110,9 @@ class Group:
         self.handles = [shared.handle for shared in requests]
         self.contexts = [shared.context for shared in requests]
         self.pauses = [method.pauses for method in self.methods]
-        self.concurrent = [number for number, method in enumerate(self.methods) if method.needs.concurrent]
+        self.concurrent = [
+            number for number, method in enumerate(self.methods) if method.needs.concurrent
+        ]
         self.drafters: list[Drafter | None] = [None] * len(requests)
         self.sharing, self.observing = [False] * len(requests), [True] * len(requests)
 
@@ -126,12 +134,15 @@ class Group:
 
 
 LoggedStep = tuple[Group, Sequence[Draft], Outcomes]  # of all requests, without tensors
-MOST_LOGGED = 1 << 16  # drafts in the log of a server after which those of requests that left are counted
+# drafts in the log of a server after which those of requests that left are counted
+MOST_LOGGED = 1 << 16
 
 
 @contextlib.contextmanager
 def boundary(*requests: SharedRequest) -> Iterator[None]:
-    """An exception inside it ends these requests. Loops over requests at every step have a cheaper ``try``."""
+    """An exception inside it ends these requests. Loops over requests at every step have a cheaper
+    ``try``.
+    """
     try:
         yield
     except Exception as error:
@@ -140,11 +151,15 @@ def boundary(*requests: SharedRequest) -> Iterator[None]:
 
 
 def draft_on(
-    asked: Sequence[tuple[int, Drafting, Any]], requests: Sequence[SharedRequest], drafts: list[Draft]
+    asked: Sequence[tuple[int, Drafting, Any]],
+    requests: Sequence[SharedRequest],
+    drafts: list[Draft],
 ) -> list[tuple[int, Drafting, Any]]:
-    """Resume each drafting with its last outcome; returns those that ran another forward, and its outcome.
+    """Resume each drafting with its last outcome; returns those that ran another forward, and its
+    outcome.
 
-    asked: with the number of the request. drafts: of each request, where drafts that are complete are entered.
+    asked: with the number of the request. drafts: of each request, where drafts that are complete
+    are entered.
     """
     waiting: dict[int, list[tuple[int, Drafting, DraftForward]]] = defaultdict(list)
     for number, drafting, outcome in asked:
@@ -159,7 +174,9 @@ def draft_on(
     for those in waiting.values():
         with boundary(*(requests[number] for number, _, _ in those)):
             forwards = [forward for _, _, forward in those]
-            outcomes = forwards[0].owner.run_together(forwards) if len(those) > 1 else [forwards[0].run()]
+            outcomes = (
+                forwards[0].owner.run_together(forwards) if len(those) > 1 else [forwards[0].run()]
+            )
             found += [(*each[:2], outcome) for each, outcome in zip(those, outcomes, strict=True)]
     return found
 
@@ -167,24 +184,30 @@ def draft_on(
 def find_drafter(shared: SharedRequest) -> Drafter:
     """Return the request's drafter, once it has observed all earlier steps.
 
-    It observes the steps that it missed as one step: without a draft, or, if it reads hidden states, with a chain of
-    that length.
+    It observes the steps that it missed as one step: without a draft, or, if it reads hidden
+    states, with a chain of that length.
     """
     if shared.drafter is None:
         assert shared.begin is not None
         shared.drafter = shared.begin()
     if missed := shared.missed:
         emitted = tuple(step.emitted[0] for step, _ in missed)
-        hidden = {layer: torch.cat([states[layer] for _, states in missed]) for layer in missed[0][1]}
+        hidden = {
+            layer: torch.cat([states[layer] for _, states in missed]) for layer in missed[0][1]
+        }
         shared.missed = []
         shared.drafter.propose(shared.context[: -len(emitted)], 0)
         path = range(len(emitted) - 1) if hidden else ()
-        shared.drafter.observe(Step(missed[0][0].root, emitted, tuple(path), done=False, hidden=hidden))
+        shared.drafter.observe(
+            Step(missed[0][0].root, emitted, tuple(path), done=False, hidden=hidden)
+        )
     return shared.drafter
 
 
 def finish(shared: SharedRequest, spent: Mapping[str, float], eos: frozenset[int]) -> None:
-    """Fill in the transcript, except the figures of its steps and the times that the schedule measures."""
+    """Fill in the transcript, except the figures of its steps and the times that the schedule
+    measures.
+    """
     if shared.error is not None or not shared.context or shared.request is None:
         return
     if shared.drafter is not None:
@@ -195,11 +218,15 @@ def finish(shared: SharedRequest, spent: Mapping[str, float], eos: frozenset[int
         out.finish = "eos"
     out.trees = [] if shared.request.keep_trees else None
     out.stats = method.figures(shared.drafter, out.ids) if shared.drafter is not None else {}
-    out.phases_s = {phase: spent[phase] - shared.spent.get(phase, 0.0) for phase in spent if phase != "idle"}
+    out.phases_s = {
+        phase: spent[phase] - shared.spent.get(phase, 0.0) for phase in spent if phase != "idle"
+    }
 
 
 class SharedLaps:
-    """The time of all requests by phase; a GPU's is read at the end of a step, when its picks are on the host."""
+    """The time of all requests by phase; a GPU's is read at the end of a step, when its picks are
+    on the host.
+    """
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = defaultdict(float)
@@ -219,9 +246,17 @@ class SharedServer:
     becomes long, the server's clock stops while it is counted.
     """
 
-    def __init__(self, batch: Batch, laps: SharedLaps, eos: frozenset[int], max_nodes: int, budgets: Budgets) -> None:
+    def __init__(
+        self, batch: Batch, laps: SharedLaps, eos: frozenset[int], max_nodes: int, budgets: Budgets
+    ) -> None:
         """laps: also the batch's. eos, max_nodes: of its engine."""
-        self._batch, self._laps, self._eos, self._most, self._budgets = batch, laps, eos, max_nodes, budgets
+        self._batch, self._laps, self._eos, self._most, self._budgets = (
+            batch,
+            laps,
+            eos,
+            max_nodes,
+            budgets,
+        )
         self._paused = False  # nothing was drafted in the last step
         self._group = Group(())
         self._steps: list[LoggedStep] = []
@@ -247,19 +282,24 @@ class SharedServer:
             room = self._batch.tokens - len(prompt)
             if room < 1:
                 raise CaseError(
-                    f"prompt of {len(prompt)} tokens; expected fewer than the {self._batch.tokens} that a request has"
-                    " room for (leave the case out, or raise load.tokens or model.context)"
+                    f"prompt of {len(prompt)} tokens; expected fewer than the {self._batch.tokens}"
+                    " that a request has room for (leave the case out, or raise load.tokens or"
+                    " model.context)"
                 )
             limit = min(request.limit, room)
             shared.transcript.finish = "context" if limit < request.limit else "length"
             shared.end = len(prompt) + limit
-            walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), request.rule)
+            walk = Walk(
+                request.sampling, derive_seed(request.seed, *request.names, "verify"), request.rule
+            )
             shared.handle = self._batch.open(prompt, limit, walk, method.needs)
             shared.unread = len(prompt)
         return shared
 
     def read(self, shared: SharedRequest, tokens: int) -> float | None:
-        """Read the next tokens of a prompt; returns the moment of the first token [s] once the prompt is read."""
+        """Read the next tokens of a prompt; returns the moment of the first token [s] once the
+        prompt is read.
+        """
         first_s = None
         with boundary(shared):
             assert shared.request is not None
@@ -271,7 +311,8 @@ class SharedServer:
                 prompt, names = shared.request.prompt, (*shared.request.names, "draft")
                 method, seed = shared.question.method, derive_seed(shared.request.seed, *names)
                 needs = method.needs
-                shown = needs.hidden or needs.node_topk or needs.prompt_topk  # by the prefill, and lost after it
+                # by the prefill, and lost after it
+                shown = needs.hidden or needs.node_topk or needs.prompt_topk
                 if self._paused and method.pauses and not shown:
                     shared.begin = partial(method.begin, prompt, prefill, seed)
                 else:
@@ -340,7 +381,9 @@ class SharedServer:
         paused: Collection[int],
         outcomes: Outcomes,
     ) -> set[int]:
-        """Enter the outcomes; a drafter sees the path in its complete draft. Returns the requests that ended."""
+        """Enter the outcomes; a drafter sees the path in its complete draft. Returns the requests
+        that ended.
+        """
         group = self._group
         ended = {number for number in group.concurrent if group.requests[number].error is not None}
         for number, error in outcomes.errors.items():
@@ -356,7 +399,9 @@ class SharedServer:
             try:
                 if number in paused:
                     states = {layer: states.clone() for layer, states in step.hidden.items()}
-                    group.requests[number].missed.append((without_tensors(drafts[number], step)[1], states))
+                    group.requests[number].missed.append(
+                        (without_tensors(drafts[number], step)[1], states)
+                    )
                 else:
                     drafter = group.drafters[number]
                     assert drafter is not None  # it has drafted
@@ -366,17 +411,22 @@ class SharedServer:
                 ended.add(number)
         return ended.union(outcomes.ended)
 
-    def _propose(self) -> tuple[list[Draft], Sequence[Sequence[int] | None] | None, Collection[int]]:
+    def _propose(
+        self,
+    ) -> tuple[list[Draft], Sequence[Sequence[int] | None] | None, Collection[int]]:
         """Return the drafts of the requests that did not fail, which are then the group.
 
-        Also, of each, its nodes' numbers in the complete draft, None if no draft was cut; and who does not draft.
+        Also, of each, its nodes' numbers in the complete draft, None if no draft was cut; and who
+        does not draft.
         """
         group, budgets = self._group, self._budgets
         shares = budgets.share(group.methods, self._most)
         drafts, paused = [EMPTY] * len(shares), set[int]()
         asked: list[tuple[int, Drafting, Any]] = []
         failed = False
-        for number, (share, own, context) in enumerate(zip(shares, group.drafters, group.contexts, strict=True)):
+        for number, (share, own, context) in enumerate(
+            zip(shares, group.drafters, group.contexts, strict=True)
+        ):
             if not share and group.pauses[number]:
                 paused.add(number)
                 group.drafters[number], group.observing[number] = None, True
@@ -396,17 +446,24 @@ class SharedServer:
             asked = draft_on(asked, group.requests, drafts)
         if failed and any(shared.done for shared in group.requests):
             left = [number for number, shared in enumerate(group.requests) if not shared.done]
-            drafts, shares = [drafts[number] for number in left], [shares[number] for number in left]
+            drafts, shares = (
+                [drafts[number] for number in left],
+                [shares[number] for number in left],
+            )
             paused = {place for place, number in enumerate(left) if number in paused}
             self._group = group.select(left)
         kept = None
         if budgets.cuts and drafts:
-            drafts, kept = map(list, zip(*budgets.trim(self._group.methods, drafts, shares), strict=True))
+            drafts, kept = map(
+                list, zip(*budgets.trim(self._group.methods, drafts, shares), strict=True)
+            )
         self._laps.lap("draft")
         return drafts, kept, paused
 
     def leave(self, shared: SharedRequest) -> Question | None:
-        """Free a request's place and fill in its transcript; returns the next question of the same user."""
+        """Free a request's place and fill in its transcript; returns the next question of the same
+        user.
+        """
         if shared.handle is not None:
             self._batch.close(shared.handle)
         if shared in self._open:
@@ -422,7 +479,9 @@ class SharedServer:
         return follow
 
     def _count(self) -> None:
-        """Count the steps of the requests that left, and keep those of the others; takes no time of the server."""
+        """Count the steps of the requests that left, and keep those of the others; takes no time of
+        the server.
+        """
         begun_s = self.now()
         for shared in self._left:
             shared.count()

@@ -1,12 +1,14 @@
-"""The walker: which draft nodes the target agrees with. One rule for chains, trees and repeated siblings.
+"""The walker: which draft nodes the target agrees with. One rule for chains, trees and repeated
+siblings.
 
-Nodes chosen deterministically: every row of a forward picks one token, the argmax at temperature 0, else ONE draw from
-the target's distribution. The draw of a row at depth d uses the uniform number of emitted position ``emitted + d``:
-rows at the same depth share it, a request consumes exactly one number an emitted token, and such a draft gives
-vanilla's ids for the same seed (sample-and-match; Leviathan et al. 2023, algorithm 1, for a one-hot draft).
-The path ends at the deepest node that, like all its ancestors, is its parent's pick; the lowest number wins ties.
-Nodes that were drawn are tried one by one (``specbench.decode.acceptance``), or verified by whole paths
-(``BlockTest``), with numbers of a separate stream.
+Nodes chosen deterministically: every row of a forward picks one token, the argmax at temperature 0,
+else ONE draw from the target's distribution. The draw of a row at depth d uses the uniform number
+of emitted position ``emitted + d``: rows at the same depth share it, a request consumes exactly one
+number an emitted token, and such a draft gives vanilla's ids for the same seed (sample-and-match;
+Leviathan et al. 2023, algorithm 1, for a one-hot draft). The path ends at the deepest node that,
+like all its ancestors, is its parent's pick; the lowest number wins ties. Nodes that were drawn are
+tried one by one (``specbench.decode.acceptance``), or verified by whole paths (``BlockTest``), with
+numbers of a separate stream.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ from specbench.types import ROOT, CaseError, Draft, Lossy
 
 
 def _state(draft: Draft, tokens: Tensor, like: Tensor) -> Tensor:
-    """(N, V) what nodes were drawn from: what the draft states, else their tokens with probability 1."""
+    """(N, V) what nodes were drawn from: what the draft states, else their tokens with probability
+    1.
+    """
     if draft.probs is not None:
         _require_stated(draft.probs.shape[-1] == like.shape[-1], draft.probs, like)
         return draft.probs.to(like.device)
@@ -47,13 +51,16 @@ def _require_stated(right: bool, stated: Tensor, like: Tensor) -> None:
     """Raise CaseError where a stated distribution is not ``right``."""
     if not right:
         raise CaseError(
-            f"the drafter states distributions of {tuple(stated.shape)}, not finite or not over {like.shape[-1]}"
-            " tokens; expected one finite distribution a node (draft model: try dtype=float32)"
+            f"the drafter states distributions of {tuple(stated.shape)}, not finite or not over"
+            f" {like.shape[-1]} tokens; expected one finite distribution a node (draft model: try"
+            " dtype=float32)"
         )
 
 
 def _read(logits: Tensor, *parts: Tensor) -> list[list[float]]:
-    """Tensors of one dimension, in one read-back. Raises CaseError where a row's logits are not finite."""
+    """Tensors of one dimension, in one read-back. Raises CaseError where a row's logits are not
+    finite.
+    """
     peaks, *found = read_numbers(logits.max(-1).values, *parts)
     require_finite(peaks, logits.dtype)
     return found
@@ -70,7 +77,8 @@ class Walk:
         given: int | None = None,
         audits: bool = False,
     ) -> None:
-        """sampling: None is greedy. seed: of the verifier's numbers. rule: of lossy acceptance, None is exact.
+        """sampling: None is greedy. seed: of the verifier's numbers. rule: of lossy acceptance,
+        None is exact.
 
         given: picked first whatever the logits, and not counted as emitted. audits: see ``stats``.
         """
@@ -87,37 +95,51 @@ class Walk:
         return self.sampling is None and self._given is None and self._rule is None
 
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
-        """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the root."""
+        """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the
+        root.
+        """
         if self._given is not None:
             return torch.full((len(logits),), self._given, device=logits.device)
         if self.sampling is None:
             return logits.argmax(-1)
         places = range(len(logits)) if isinstance(depths, Tensor) else depths
         numbers = upload(self._picks.ahead(places), logits.device, torch.float64)
-        return draw(self.sampling(logits), numbers[depths] if isinstance(depths, Tensor) else numbers)
+        return draw(
+            self.sampling(logits), numbers[depths] if isinstance(depths, Tensor) else numbers
+        )
 
     def numbers(self, depths: Sequence[int]) -> list[float] | None:
         """See ``Verifier``."""
-        return None if self.sampling is None or self._given is not None else self._picks.ahead(depths)
+        return (
+            None if self.sampling is None or self._given is not None else self._picks.ahead(depths)
+        )
 
     def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
         """See ``Verifier``."""
         assert self.sampling is not None
         return draw(self.sampling(logits), upload(numbers, logits.device, torch.float64))
 
-    def verify(self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None) -> Verdict:
-        """Verify by complete distributions: nodes that were drawn, then ``late`` where all are accepted; or lossily.
+    def verify(
+        self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None
+    ) -> Verdict:
+        """Verify by complete distributions: nodes that were drawn, then ``late`` where all are
+        accepted; or lossily.
 
         The step's only read-back is here.
         logits: (N+1, V) raw, row 0 the root's.
         parents: (N,) of the draft, on the host.
         fed: (N+1,) int64 tokens of the rows, on the device.
-        late: of its tokens only the first is verified. Without ``probs`` it counts as drawn with probability 1.
+        late: of its tokens only the first is verified. Without ``probs`` it counts as drawn with
+        probability 1.
         """
-        distributions = logits.float().softmax(-1) if self.sampling is None else self.sampling(logits)
+        distributions = (
+            logits.float().softmax(-1) if self.sampling is None else self.sampling(logits)
+        )
         above = [int(node) for node in parents]
         if self._rule is not None and self.lossy:
-            return self._verify_lossily(self._rule, logits, distributions, draft, above, fed[1:], late)
+            return self._verify_lossily(
+                self._rule, logits, distributions, draft, above, fed[1:], late
+            )
         return self._verify_drawn(logits, distributions, draft, above, fed[1:], late)
 
     def _verify_lossily(
@@ -135,7 +157,9 @@ class Walk:
         if self.sampling is None:
             picks = logits.argmax(-1)
         else:
-            picks = draw(distributions, upload(self._trials.ahead([0]), logits.device, torch.float64))
+            picks = draw(
+                distributions, upload(self._trials.ahead([0]), logits.device, torch.float64)
+            )
             self._trials.used += 1
         after, chosen, likely, scores = _read(logits, picks, tokens, *judged)
         path = follow_lossy(likely, scores, parents, draft.passenger)
@@ -144,7 +168,9 @@ class Walk:
         if end in ids:
             path = path[: ids.index(end) + 1]
         ids = [*ids[: len(path)], int(after[path[-1] + 1 if path else 0])]
-        return Verdict(path, ids, continues(late, len(path) == len(parents) and end not in ids, ids[-1]))
+        return Verdict(
+            path, ids, continues(late, len(path) == len(parents) and end not in ids, ids[-1])
+        )
 
     def _verify_drawn(
         self,
@@ -156,9 +182,18 @@ class Walk:
         late: Draft | None,
     ) -> Verdict:
         assert self.sampling is not None
-        count, passenger, stated = len(parents), draft.passenger, _state(draft, tokens, distributions)
-        if late is not None and len(late) and is_chain(parents):  # its first token is one more node of the chain
-            behind = late.tokens[:1] if isinstance(late.tokens, Tensor) else upload(late.tokens[:1], logits.device)
+        count, passenger, stated = (
+            len(parents),
+            draft.passenger,
+            _state(draft, tokens, distributions),
+        )
+        # its first token is one more node of the chain
+        if late is not None and len(late) and is_chain(parents):
+            behind = (
+                late.tokens[:1]
+                if isinstance(late.tokens, Tensor)
+                else upload(late.tokens[:1], logits.device)
+            )
             first = replace(late, probs=None if late.probs is None else late.probs[:1])
             stated = torch.cat([stated, _state(first, behind, distributions)])
             tokens, parents = torch.cat([tokens, behind]), [*parents, count - 1]
@@ -176,14 +211,17 @@ class Walk:
         _require_stated(bool(right[0]), stated, logits)
         ids = [int(token) for token in chosen]
         if test is None:
-            path, last = verify_one_by_one(distributions, ids, parents, passenger, stated, self._trials)
+            path, last = verify_one_by_one(
+                distributions, ids, parents, passenger, stated, self._trials
+            )
         else:
             path, last = test.follow(found[0], self._trials)
         emitted = [*(ids[node] for node in path), *([] if last is None else [last])]
         return Verdict(path[:count], emitted, last is None)
 
     def stats(self) -> dict[str, float]:
-        """overlap: of the target's law behind the root with that of the first node, 1 - total variation, on average.
+        """overlap: of the target's law behind the root with that of the first node, 1 - total
+        variation, on average.
 
         With ``audits``, where nodes were drawn: it takes a moment of each step.
         """
@@ -191,7 +229,9 @@ class Walk:
         return {"overlap": float(torch.stack(found).mean())} if found else {}
 
     def advance(self, emitted: Sequence[int]) -> None:
-        """These tokens were committed: later draws use later numbers, and a lossy rule may begin or end."""
+        """These tokens were committed: later draws use later numbers, and a lossy rule may begin or
+        end.
+        """
         if self._given is None:
             self._picks.used += len(emitted)
         self._given = None
@@ -204,38 +244,48 @@ class Walk:
 
     @staticmethod
     def follow(
-        tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        passenger: Sequence[bool] | None,
+        picks: Sequence[int],
     ) -> list[int]:
         """The accepted path, root side first.
 
-        tokens, parents, passenger: (N,) the draft. picks: (N+1,) row 0 = the root's pick, row i+1 = node i's.
-        Example: tokens [5, 6, 5, 7], parents [-1, 0, -1, 2], picks [5, 9, 9, 7, 9] -> [2, 3]: both fives are reached,
-        only the second one's child is what its parent picked.
+        tokens, parents, passenger: (N,) the draft. picks: (N+1,) row 0 = the root's pick, row i+1 =
+        node i's. Example: tokens [5, 6, 5, 7], parents [-1, 0, -1, 2], picks [5, 9, 9, 7, 9] -> [2,
+        3]: both fives are reached, only the second one's child is what its parent picked.
         """
         return find_accepted_path(tokens, parents, passenger, picks)
 
 
 class BlockTest:
-    """Block verification of one draft: nodes are accepted by the probability of their complete path.
+    """Block verification of one draft: nodes are accepted by the probability of their complete
+    path.
 
-    A chain is verified as by Sun et al. 2024 (Block Verification Accelerates Speculative Decoding, algorithm 2), a tree
-    by traversal from its leaves (Weng et al. 2025, Traversal Verification), which on a chain is the same. With p the
-    target's distribution after a node and q the one its child x was drawn from:
+    A chain is verified as by Sun et al. 2024 (Block Verification Accelerates Speculative Decoding,
+    algorithm 2), a tree by traversal from its leaves (Weng et al. 2025, Traversal Verification),
+    which on a chain is the same. With p the target's distribution after a node and q the one its
+    child x was drawn from:
 
     * the root has weight 1, a child min(1, weight of its parent * p(x) / q(x));
-    * a child that is rejected leaves its parent max(weight * p - q, 0): normalised it is the new p, and with its sum s
-      the new weight is s / (s + 1 - weight);
-    * nodes are tested children first, each with the weight that its children leave it. The first one that is accepted
-      ends the path, and p there is what the next token is drawn from. The root's weight stays 1.
+    * a child that is rejected leaves its parent max(weight * p - q, 0): normalised it is the new p,
+      and with its sum s the new weight is s / (s + 1 - weight);
+    * nodes are tested children first, each with the weight that its children leave it. The first
+      one that is accepted ends the path, and p there is what the next token is drawn from. The
+      root's weight stays 1.
 
-    Both are exact, as the ratio test is, and on a chain no exact rule accepts more tokens on average.
+    Both are exact, as the ratio test is, and on a chain no exact rule accepts more tokens on
+    average.
 
-    Weights are computed on the device for every node and every end of the path, then followed on the host. No weight
-    depends on a test's outcome, and the order of the tests is fixed. So the host reads once.
+    Weights are computed on the device for every node and every end of the path, then followed on
+    the host. No weight depends on a test's outcome, and the order of the tests is fixed. So the
+    host reads once.
     """
 
     def __init__(self, parents: Sequence[int], passenger: Sequence[bool] | None, rows: int) -> None:
-        """parents, passenger: (N,) of the draft. rows: the target's, N + 1; a last node behind them has none."""
+        """parents, passenger: (N,) of the draft. rows: the target's, N + 1; a last node behind them
+        has none.
+        """
         self._parents, self._rows = parents, rows
         self._children: dict[int, list[int]] = {}
         self._waves: list[list[int]] = []  # nodes whose parent and earlier siblings are weighed
@@ -259,7 +309,8 @@ class BlockTest:
         return order[:0:-1]
 
     def weigh(self, distributions: Tensor, tokens: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
-        """(N + 1,) weights of root and nodes, all their children rejected; (rows, V) the distributions there; float64.
+        """(N + 1,) weights of root and nodes, all their children rejected; (rows, V) the
+        distributions there; float64.
 
         distributions: (rows, V) float32, the target's, row 0 the root's.
         tokens: (N,) int64, of the nodes.
@@ -280,8 +331,11 @@ class BlockTest:
             left[row] = residuals(scaled, drawn, distributions[row].double(), untried[row])
         return weights, left
 
-    def compute(self, distributions: Tensor, tokens: Tensor, probs: Tensor, uniforms: Uniforms) -> Tensor:
-        """(N + rows,) float64: 1 where a node is accepted if it is tested; the token drawn behind each row.
+    def compute(
+        self, distributions: Tensor, tokens: Tensor, probs: Tensor, uniforms: Uniforms
+    ) -> Tensor:
+        """(N + rows,) float64: 1 where a node is accepted if it is tested; the token drawn behind
+        each row.
 
         Tensors as in ``weigh``.
         """
@@ -294,9 +348,11 @@ class BlockTest:
         return torch.cat([accepted.double(), draw(left, numbers[len(trials) :]).double()])
 
     def follow(self, judged: Sequence[float], uniforms: Uniforms) -> tuple[list[int], int | None]:
-        """(the accepted path, the token drawn behind it, None behind a node without a row of the target's).
+        """(the accepted path, the token drawn behind it, None behind a node without a row of the
+        target's).
 
-        judged: of ``compute``. uniforms: the numbers of the tests on the path, and of the draw, count as used.
+        judged: of ``compute``. uniforms: the numbers of the tests on the path, and of the draw,
+        count as used.
         """
         end = ROOT
         for node in self._order:

@@ -1,1 +1,3 @@
-"""The tools of a measurement: the plan of its blocks, the clock, the machine, and the lossless check."""
+"""The tools of a measurement: the plan of its blocks, the clock, the machine, and the lossless
+check.
+"""

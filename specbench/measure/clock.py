@@ -1,11 +1,13 @@
-"""The cost of one request: its time, in phases that fill the wall time, and the energy that GPUs used meanwhile.
+"""The cost of one request: its time, in phases that fill the wall time, and the energy that GPUs
+used meanwhile.
 
-On a CPU a lap is a clock reading. On a GPU work is enqueued and runs later, so a lap records an event; the events are
-resolved after the request, when reading them costs nothing that is measured. Nothing waits for the GPU in between.
+On a CPU a lap is a clock reading. On a GPU work is enqueued and runs later, so a lap records an
+event; the events are resolved after the request, when reading them costs nothing that is measured.
+Nothing waits for the GPU in between.
 
-Energy is read from the counters of NVIDIA's driver (NVML) before and after a request, outside the clock. A counter
-counts everything that its GPU does, and is updated every few tens of milliseconds: a sum over many requests means
-something, the figure of one short request does not.
+Energy is read from the counters of NVIDIA's driver (NVML) before and after a request, outside the
+clock. A counter counts everything that its GPU does, and is updated every few tens of milliseconds:
+a sum over many requests means something, the figure of one short request does not.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class Clock:
         self._last_ns = now_ns
 
     def processor_s(self) -> float | None:
-        """Processor time of this thread since ``start``, which counts no other process; None on a GPU."""
+        """Processor time of this thread since ``start``, which counts no other process; None on a
+        GPU.
+        """
         return None if self._cuda else time.thread_time() - self._used_s
 
     def mark(self) -> None:
@@ -73,7 +77,9 @@ class Clock:
         self._marks.append(len(self._events) - 1 if self._cuda else self._last_ns)
 
     def steps(self) -> list[float]:
-        """The times between marks, one fewer than marks; call after ``elapsed`` and before ``phases``."""
+        """The times between marks, one fewer than marks; call after ``elapsed`` and before
+        ``phases``.
+        """
         if self._cuda:
             events = [self._events[place][1] for place in self._marks]
             return [before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)]
@@ -82,8 +88,8 @@ class Clock:
     def elapsed(self, phase: str = "") -> float:
         """Wall time since ``start``, including all enqueued work.
 
-        phase: of a lap that ends at the same reading, so that a process that is interrupted between two readings does
-        not spend time that no phase has.
+        phase: of a lap that ends at the same reading, so that a process that is interrupted between
+        two readings does not spend time that no phase has.
         """
         if self._cuda and phase:
             self.lap(phase)
@@ -107,8 +113,8 @@ class Clock:
 def without_collector(freeze: bool = False) -> Iterator[None]:
     """Collect garbage now, and not until the block ends.
 
-    freeze: exempt all living objects from later collections until ``gc.unfreeze``. The tables of a method grow to
-    millions of objects, and every later collection would visit them all.
+    freeze: exempt all living objects from later collections until ``gc.unfreeze``. The tables of a
+    method grow to millions of objects, and every later collection would visit them all.
     """
     gc.collect()
     if freeze:
@@ -130,7 +136,9 @@ class Meter:
     def joules(self) -> float | None:
         """[J] since a fixed point in time; None if a counter cannot be read."""
         try:
-            return _JOULES * sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles)
+            return _JOULES * sum(
+                self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles
+            )
         except self._nvml.NVMLError:
             return None
 
@@ -141,7 +149,9 @@ class Meter:
 
 
 def open_meter(gpus: Sequence[int]) -> Meter | None:
-    """A meter for GPUs as torch numbers them; None without a GPU, without the package, or without a counter."""
+    """A meter for GPUs as torch numbers them; None without a GPU, without the package, or without a
+    counter.
+    """
     if not gpus:
         return None
     try:
@@ -150,7 +160,8 @@ def open_meter(gpus: Sequence[int]) -> Meter | None:
         return None
     try:
         nvml.nvmlInit()
-        names = (f"GPU-{torch.cuda.get_device_properties(gpu).uuid}" for gpu in gpus)  # the driver counts otherwise
+        # the driver counts otherwise
+        names = (f"GPU-{torch.cuda.get_device_properties(gpu).uuid}" for gpu in gpus)
         meter = Meter(nvml, [nvml.nvmlDeviceGetHandleByUUID(name) for name in names])
     except nvml.NVMLError:
         return None
@@ -158,9 +169,11 @@ def open_meter(gpus: Sequence[int]) -> Meter | None:
 
 
 def gpus_in_use(device: torch.device, count: int | None) -> list[int]:
-    """The GPUs of the target, ``count`` from ``device`` on, and any other with tensors of this process.
+    """The GPUs of the target, ``count`` from ``device`` on, and any other with tensors of this
+    process.
 
-    So the GPU of a draft model counts for vanilla too, as the run occupies it. Empty if the target is on a CPU.
+    So the GPU of a draft model counts for vanilla too, as the run occupies it. Empty if the target
+    is on a CPU.
     """
     if device.type != "cuda":
         return []

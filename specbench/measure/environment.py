@@ -30,9 +30,15 @@ BUSY = 0.5  # load average a core above which another process competes for the p
 
 
 def spell_busy() -> str:
-    """A warning that other processes keep this machine busy, '' if there are none; call it before anything is timed."""
+    """A warning that other processes keep this machine busy, '' if there are none; call it before
+    anything is timed.
+    """
     load = os.getloadavg()[0] / (psutil.cpu_count(logical=True) or 1)
-    return f"load average is {load:.2f} a core: other processes compete, times are unsafe" if load > BUSY else ""
+    return (
+        f"load average is {load:.2f} a core: other processes compete, times are unsafe"
+        if load > BUSY
+        else ""
+    )
 
 
 def versions() -> dict[str, str]:
@@ -51,9 +57,15 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, memory, load, GPUs, the attention kernels that torch may choose from, and how it sums bfloat16."""
+    """Processor, memory, load, GPUs, the attention kernels that torch may choose from, and how it
+    sums bfloat16.
+    """
     count, matmul = torch.cuda.device_count(), torch.backends.cuda.matmul
-    sums = {"bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction} if count else {}
+    sums = (
+        {"bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction}
+        if count
+        else {}
+    )
     return {
         "system": platform.platform(),
         "cpu": _cpu_model(),
@@ -97,18 +109,24 @@ def _ask_driver(uuid: str) -> dict[str, str]:
     command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(DRIVER.values())}"]
     command.append("--format=csv,noheader,nounits")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        )
     except (OSError, subprocess.SubprocessError):
         return {}
     return dict(zip(DRIVER, done.stdout.strip().split(", "), strict=False))
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """Commit of the checkout around ``folder``, and whether it has changes; empty outside a checkout."""
+    """Commit of the checkout around ``folder``, and whether it has changes; empty outside a
+    checkout.
+    """
     commands = ["rev-parse", "HEAD"], ["status", "--porcelain"]
     try:
         commit, changed = (
-            subprocess.run(["git", "-C", str(folder), *each], capture_output=True, text=True, check=True).stdout.strip()
+            subprocess.run(
+                ["git", "-C", str(folder), *each], capture_output=True, text=True, check=True
+            ).stdout.strip()
             for each in commands
         )
     except (OSError, subprocess.CalledProcessError):
@@ -120,15 +138,19 @@ EDGE_BYTES = 1 << 20
 
 
 def weights_fingerprint(path: str) -> str | None:
-    """Fingerprint of a local model's weights, or of one file: sha256 over each file's name, size and both ends.
+    """Fingerprint of a local model's weights, or of one file: sha256 over each file's name, size
+    and both ends.
 
-    Complete files would take minutes to read. None for a hub id or random weights, which the configuration names.
+    Complete files would take minutes to read. None for a hub id or random weights, which the
+    configuration names.
     """
     place = Path(path)
     if not place.exists():
         return None
     digest = hashlib.sha256()
-    for file in [place] if place.is_file() else sorted([*place.glob("*.safetensors"), *place.glob("*.bin")]):
+    for file in (
+        [place] if place.is_file() else sorted([*place.glob("*.safetensors"), *place.glob("*.bin")])
+    ):
         size = file.stat().st_size
         digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as stream:

@@ -1,7 +1,9 @@
-"""Removes from a run's files what identifies a user or a machine, unless ``report.identify`` is set.
+"""Removes from a run's files what identifies a user or a machine, unless ``report.identify`` is
+set.
 
-A path stays usable on the machine that wrote it: the home directory becomes ``~``, a user or host that is a part of a
-path becomes ``$USER`` or ``$HOSTNAME``, and the value of a secret environment variable becomes ``$NAME``.
+A path stays usable on the machine that wrote it: the home directory becomes ``~``, a user or host
+that is a part of a path becomes ``$USER`` or ``$HOSTNAME``, and the value of a secret environment
+variable becomes ``$NAME``.
 """
 
 from __future__ import annotations
@@ -53,7 +55,11 @@ def _hidden() -> dict[str, str]:
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 (a Path raises without a home)
     places = {rf"(?<![\w.~-]){re.escape(str(home))}(?![\w.-])": "~"} if len(home.parts) > 1 else {}
     names = {"$USER": _user(), "$HOSTNAME": platform.node()}
-    parts = {rf"(?<=/){re.escape(name)}(?=/|$)": shown for shown, name in names.items() if name not in _NOBODY}
+    parts = {
+        rf"(?<=/){re.escape(name)}(?=/|$)": shown
+        for shown, name in names.items()
+        if name not in _NOBODY
+    }
     return secrets | places | parts
 
 

@@ -1,13 +1,15 @@
-"""The lossless check: whether a method's output is the target's own, token by token; ties are counted separately.
+"""The lossless check: whether a method's output is the target's own, token by token; ties are
+counted separately.
 
-(a) The greedy ids are compared with vanilla's, and the first divergence is noted. (b) Teacher forcing: the emitted ids
-go through the target in one pass. Each must be the argmax there or lie within a tolerance of it (a tie: the forward
-that emitted it had another shape and rounded differently); otherwise it is a violation. Vanilla is checked in the same
-way: its ties are the noise floor. A server gives no logits: there the log-probabilities of the two tokens are compared
-at the first difference, if it states them (a difference of logits equals one of log-probabilities).
+(a) The greedy ids are compared with vanilla's, and the first divergence is noted. (b) Teacher
+forcing: the emitted ids go through the target in one pass. Each must be the argmax there or lie
+within a tolerance of it (a tie: the forward that emitted it had another shape and rounded
+differently); otherwise it is a violation. Vanilla is checked in the same way: its ties are the
+noise floor. A server gives no logits: there the log-probabilities of the two tokens are compared at
+the first difference, if it states them (a difference of logits equals one of log-probabilities).
 
-The same pass counts the steps that another rounding could change: those with an id whose best rival is within a
-rounding step of the dtype.
+The same pass counts the steps that another rounding could change: those with an id whose best rival
+is within a rounding step of the dtype.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from specbench.records.record import VANILLA, CaseRecord, Lossless, find_diverge
 
 # [logits] Distance of neighbouring numbers from 16 to 32, the size of a model's largest logits.
 ROUNDING_STEP = {"float64": 2.0**-48, "float32": 2.0**-19, "float16": 2.0**-6, "bfloat16": 2.0**-3}
-# [logits] Largest gap that rounding explains, fixed per dtype before any run: docs/measurement.md derives it.
+# [logits] Largest gap that rounding explains, fixed per dtype before any run: docs/measurement.md
+# derives it.
 TOLERANCE = {
     "float64": 1e-5,
     "float32": 1e-3,
@@ -33,7 +36,9 @@ Gap = Callable[
 Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
 
 
-def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gaps: Gaps, dtype: str) -> None:
+def judge_block(
+    records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gaps: Gaps, dtype: str
+) -> None:
     """Enter a ``Lossless`` into every successful record of one block.
 
     Args:
@@ -44,7 +49,9 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
     """
     tolerance, step = TOLERANCE[dtype], ROUNDING_STEP[dtype]
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float]] = {}
-    vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
+    vanilla = next(
+        (record for record in records if record.method == VANILLA and record.status == "ok"), None
+    )
     for record in records:
         if record.status != "ok":
             continue
@@ -71,11 +78,14 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
         )
 
 
-def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap, dtype: str) -> None:
-    """Enter a ``Lossless`` into each successful record whose target is on a server, by comparison with vanilla.
+def compare_block(
+    records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap, dtype: str
+) -> None:
+    """Enter a ``Lossless`` into each successful record whose target is on a server, by comparison
+    with vanilla.
 
-    Only the first position that differs is checked, by the server's report for vanilla there: a tie, a violation, or
-    nothing.
+    Only the first position that differs is checked, by the server's report for vanilla there: a
+    tie, a violation, or nothing.
 
     Args:
         records: the records of the block.
@@ -83,7 +93,9 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
         gap: the server's gap [nats] between two tokens after a context.
         dtype: of the served model; auto: bfloat16.
     """
-    vanilla = next((record for record in records if record.method == VANILLA and record.status == "ok"), None)
+    vanilla = next(
+        (record for record in records if record.method == VANILLA and record.status == "ok"), None
+    )
     for record in records if vanilla else ():
         if record.status != "ok":
             continue
@@ -93,7 +105,9 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
             turn, place = diverged
             ours, theirs = record.turns[turn].ids, vanilla.turns[turn].ids
             if place < min(len(ours), len(theirs)):
-                found = gap([*prompts[record.method][turn], *ours[:place]], theirs[place], ours[place])
+                found = gap(
+                    [*prompts[record.method][turn], *ours[:place]], theirs[place], ours[place]
+                )
         tie = found is not None and found <= TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
         record.lossless = Lossless(
             equal=diverged is None,
@@ -106,9 +120,11 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
 
 
 def count_close(gaps: Sequence[float], accept: Sequence[int], step: float) -> int:
-    """Count the decode steps with an id that is at most ``step`` [logits] away from the best other id.
+    """Count the decode steps with an id that is at most ``step`` [logits] away from the best other
+    id.
 
-    gaps: (n,) of a turn's ids. accept: tokens of each decode step; the ids in front of them are the prefill's.
+    gaps: (n,) of a turn's ids. accept: tokens of each decode step; the ids in front of them are the
+    prefill's.
     """
     ends = list(accumulate(accept, initial=len(gaps) - sum(accept)))
     return sum(any(abs(gap) <= step for gap in gaps[start:end]) for start, end in pairwise(ends))

@@ -1,8 +1,10 @@
-"""The plan of a run: in which order the methods decode the cases, fixed by a seed before the first token.
+"""The plan of a run: in which order the methods decode the cases, fixed by a seed before the first
+token.
 
-For each case and round all methods run back to back in random order (a block), so that a drift of the machine affects
-all of them equally. In our simulation this made the ratio twenty times tighter than running one method after the other
-(docs/measurement.md). A reset policy states what a method may remember from block to block.
+For each case and round all methods run back to back in random order (a block), so that a drift of
+the machine affects all of them equally. In our simulation this made the ratio twenty times tighter
+than running one method after the other (docs/measurement.md). A reset policy states what a method
+may remember from block to block.
 """
 
 from __future__ import annotations
@@ -21,9 +23,21 @@ Key = tuple[frozenset[str], int]  # the cases of a block and its round
 
 # From no suite: a prompt that warms up kernels, allocators and caches must not be measured as well.
 WARMUP = (
-    Case("warmup-1", "warmup", ("Name three rivers and say in one sentence each where they rise and where they end.",)),
-    Case("warmup-2", "warmup", ("Write a short note to a neighbour who has lent you a ladder.", "Make it rhyme.")),
-    Case("warmup-3", "warmup", ("A box holds 12 eggs. How many boxes are needed for 100 eggs? Think step by step.",)),
+    Case(
+        "warmup-1",
+        "warmup",
+        ("Name three rivers and say in one sentence each where they rise and where they end.",),
+    ),
+    Case(
+        "warmup-2",
+        "warmup",
+        ("Write a short note to a neighbour who has lent you a ladder.", "Make it rhyme."),
+    ),
+    Case(
+        "warmup-3",
+        "warmup",
+        ("A box holds 12 eggs. How many boxes are needed for 100 eggs? Think step by step.",),
+    ),
 )
 
 
@@ -35,7 +49,8 @@ class Block:
     round: int
     case: Case
     order: tuple[str, ...]
-    place: int  # its index in the plan of the complete run, of which this run may be a part (``suite.part``)
+    # its index in the plan of the complete run, of which this run may be a part (``suite.part``)
+    place: int
     more: tuple[Case, ...] = ()  # under load, the further cases that are served in the same stretch
 
     @property
@@ -50,9 +65,14 @@ class Block:
 
 
 def make_plan(
-    cases: Sequence[Case], resets: Mapping[str, str], rounds: int, seed: int, whole: Sequence[Case] = ()
+    cases: Sequence[Case],
+    resets: Mapping[str, str],
+    rounds: int,
+    seed: int,
+    whole: Sequence[Case] = (),
 ) -> list[Block]:
-    """All blocks of a run without load, in order; with any ``category`` policy, categories are kept together.
+    """All blocks of a run without load, in order; with any ``category`` policy, categories are kept
+    together.
 
     Args:
         cases: of the run.
@@ -68,17 +88,20 @@ def make_plan(
         for case in _in_order(cases, resets):
             order = list(names)
             random.Random(f"{seed}/{turn}/{case.id}").shuffle(order)
-            blocks.append(Block(len(blocks), turn, case, tuple(order), turn * len(places) + places[case.id]))
+            blocks.append(
+                Block(len(blocks), turn, case, tuple(order), turn * len(places) + places[case.id])
+            )
     return blocks
 
 
 def plan_stretches(
     cases: Sequence[Case], methods: Sequence[str], rounds: int, size: Callable[[int], int]
 ) -> list[Block]:
-    """All blocks under load; the last of a round may have fewer cases than its ``size``, which its place decides.
+    """All blocks under load; the last of a round may have fewer cases than its ``size``, which its
+    place decides.
 
-    Every second block has the methods in the opposite order: any two of them run in the order A B B A, in which a
-    machine that drifts at a constant rate slows both equally.
+    Every second block has the methods in the opposite order: any two of them run in the order A B B
+    A, in which a machine that drifts at a constant rate slows both equally.
     """
     blocks: list[Block] = []
     for turn in range(rounds):
@@ -100,13 +123,17 @@ def _in_order(cases: Sequence[Case], resets: Mapping[str, str]) -> Sequence[Case
 
 
 def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:
-    """Returns whether a method with this policy is reset before block ``index``; the first block is always so.
+    """Returns whether a method with this policy is reset before block ``index``; the first block is
+    always so.
 
-    ``turn`` also resets between the turns of a case: ``runs.session``, and under load ``runs.load_session``.
+    ``turn`` also resets between the turns of a case: ``runs.session``, and under load
+    ``runs.load_session``.
     """
     if policy in ("turn", "case") or index == 0:
         return True
     if policy == "run":
         return False
     here, before = plan[index], plan[index - 1]
-    return here.round != before.round or (policy == "category" and here.case.category != before.case.category)
+    return here.round != before.round or (
+        policy == "category" and here.case.category != before.case.category
+    )

@@ -1,8 +1,9 @@
-"""A batch of requests on one model: each request has a place with cache slots, a draft, and its own random numbers.
+"""A batch of requests on one model: each request has a place with cache slots, a draft, and its own
+random numbers.
 
-A forward feeds the rows of its requests one after the other, packed or padded to sequences of one length; a row sees
-its own request alone. Places, prompts in chunks and verification with one read-back are the same for every engine,
-which adds the forward and the compaction.
+A forward feeds the rows of its requests one after the other, packed or padded to sequences of one
+length; a row sees its own request alone. Places, prompts in chunks and verification with one
+read-back are the same for every engine, which adds the forward and the compaction.
 """
 
 from __future__ import annotations
@@ -17,10 +18,31 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from specbench.models.engine import Batch, Engine, Laps, Outcomes, Verifier, inferring, require_place
+from specbench.models.engine import (
+    Batch,
+    Engine,
+    Laps,
+    Outcomes,
+    Verifier,
+    inferring,
+    require_place,
+)
 from specbench.models.transfer import upload
-from specbench.models.tree import build_additive_mask, compute_depths, list_masked_chunks, mark_ancestors, require_order
-from specbench.models.verify import ActiveRequest, continues, cut, find_top, read_with_top, require_finite
+from specbench.models.tree import (
+    build_additive_mask,
+    compute_depths,
+    list_masked_chunks,
+    mark_ancestors,
+    require_order,
+)
+from specbench.models.verify import (
+    ActiveRequest,
+    continues,
+    cut,
+    find_top,
+    read_with_top,
+    require_finite,
+)
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 NOTHING = Needs()
@@ -33,10 +55,13 @@ class Handle(ActiveRequest):
 
     prompt: Sequence[int] = ()
     left: int = 0  # [tokens] that it may still emit
-    place: int = ROOT  # its number in the batch: the lowest free one, so that the requests are adjacent
+    # its number in the batch: the lowest free one, so that the requests are adjacent
+    place: int = ROOT
     asked: Needs = NOTHING  # what its last forward returns
     plain: Needs = NOTHING  # what a forward without a draft returns
-    length: int = 0  # [tokens] cached: of the prompt while it is read, then the context without its last one, the root
+    # [tokens] cached: of the prompt while it is read, then the context without its last one, the
+    # root
+    length: int = 0
     clean: bool = True  # its slots contain finite numbers
     refused: CaseError | None = None  # the error of its last draft, if it was not fed
 
@@ -48,7 +73,9 @@ class Handle(ActiveRequest):
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """The n rows of a forward: of each request its root, then its nodes; or a chunk of its prompt, as a chain."""
+    """The n rows of a forward: of each request its root, then its nodes; or a chunk of its prompt,
+    as a chain.
+    """
 
     handles: Sequence[Handle]
     parents: Sequence[Sequence[int]]  # of each request (N,), as in its draft
@@ -65,22 +92,29 @@ class PackedRows:
     def depths_of(self, number: int) -> list[int]:
         """Return the (N + 1,) depths of one request's rows, 0 = the root."""
         parents = self.parents[number]
-        return [*range(len(parents) + 1)] if isinstance(parents, range) else [0, *compute_depths(parents)]
+        return (
+            [*range(len(parents) + 1)]
+            if isinstance(parents, range)
+            else [0, *compute_depths(parents)]
+        )
 
 
 class PaddedRows:
     """Packed rows as k sequences of q tokens, one per place; between and after them is padding.
 
-    Padding comes after the cached tokens of its place, so it overwrites none of them, and no other row sees it.
+    Padding comes after the cached tokens of its place, so it overwrites none of them, and no other
+    row sees it.
 
-    places: from the first to the last one that takes part. numbers: (k, 1). slots, positions: (k, q).
-    end: [slots] that are read of each place. nodes: (n,) index of each packed row among the k q.
+    places: from the first to the last one that takes part. numbers: (k, 1). slots, positions: (k,
+    q). end: [slots] that are read of each place. nodes: (n,) index of each packed row among the k
+    q.
     """
 
     def __init__(self, rows: PackedRows, lengths: Sequence[int], context: int) -> None:
         """lengths: [tokens] cached in each place of the batch.
 
-        context: [tokens] of the model: nodes beyond it can never be accepted, but their position must exist.
+        context: [tokens] of the model: nodes beyond it can never be accepted, but their position
+        must exist.
         """
         taken = [handle.place for handle in rows.handles]
         first, self._rows = min(taken), rows
@@ -100,7 +134,9 @@ class PaddedRows:
         self.end = int(self.slots.max()) + 1
 
     def build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Build the additive mask (k, 1, q, end): a row sees its context in the window, its ancestors and itself."""
+        """Build the additive mask (k, 1, q, end): a row sees its context in the window, its
+        ancestors and itself.
+        """
         count, width = self.slots.shape
         column = np.arange(self.end)
         seen = np.repeat(column < self._cached[..., None], width, axis=1)
@@ -112,10 +148,13 @@ class PaddedRows:
             places = np.repeat(column[None], count, axis=0)
             np.put_along_axis(places, self.slots, self._cached + self._depths, axis=1)
             seen &= (self._cached + self._depths)[..., None] - places[:, None] < window
-        return build_additive_mask(seen.reshape(-1, self.end), dtype).view(count, 1, width, self.end)
+        return build_additive_mask(seen.reshape(-1, self.end), dtype).view(
+            count, 1, width, self.end
+        )
 
 
-# Of each request the accepted nodes and the tokens to emit, None if a logit is not finite; and the rows' best tokens.
+# Of each request the accepted nodes and the tokens to emit, None if a logit is not finite; and the
+# rows' best tokens.
 Verified = tuple[list[tuple[list[int], list[int]] | None], TopK | None]
 NAN = float("nan")
 
@@ -129,7 +168,8 @@ class SlotBatch(Batch):
         self.fed = 0
         self.engine, self._laps = engine, laps
         self._open: dict[int, Handle] = {}  # by place
-        self._drafted: Sequence[Handle] = ()  # of the last forward, those whose draft was refused among them
+        # of the last forward, those whose draft was refused among them
+        self._drafted: Sequence[Handle] = ()
         self._plain: Sequence[Handle] = ()  # of a forward by ``feed_plain`` that is not settled
         self._rows = PackedRows((), (), (0,), torch.empty(0))
         self._logits = torch.empty(0)
@@ -139,14 +179,19 @@ class SlotBatch(Batch):
     lays_out = False  # greedy drafts whose parents are on the device, without reading them
 
     @abstractmethod
-    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """Enqueue a forward: logits (wanted, V) of the last rows, and layer -> (n, D) hidden states.
+    def feed(
+        self, rows: PackedRows, taps: Sequence[int], wanted: int
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """Enqueue a forward: logits (wanted, V) of the last rows, and layer -> (n, D) hidden
+        states.
 
         Row i of a request goes to slot ``length`` + i of its place.
         """
 
     def feed_plain(self, handles: list[Handle], drafts: Sequence[Draft | None]) -> bool:
-        """Enqueue a forward for ``settle_plain``, with no work in Python for each request; False if not possible."""
+        """Enqueue a forward for ``settle_plain``, with no work in Python for each request; False if
+        not possible.
+        """
         return False
 
     def settle_plain(self) -> Outcomes:
@@ -155,13 +200,17 @@ class SlotBatch(Batch):
 
     @abstractmethod
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
+        """Copy keys and values (m,) from slots to slots of the same place, all in one operation;
+        both may overlap.
+        """
 
-    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
+    def accept_all(
+        self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None
+    ) -> Verified | None:
         """Verify every draft and move the accepted paths, all in one call; None if not possible.
 
-        picks: (n,) of the rows; None: their argmax. Returns ``top`` too, with its ids on the host if a method reads
-        them there.
+        picks: (n,) of the rows; None: their argmax. Returns ``top`` too, with its ids on the host
+        if a method reads them there.
         """
         return None
 
@@ -185,12 +234,14 @@ class SlotBatch(Batch):
     def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Handle:
         if len(prompt) + limit > self.tokens:
             raise CaseError(
-                f"prompt of {len(prompt)} and answer of {limit} tokens; expected at most {self.tokens} together, which"
-                " a place in the batch has room for"
+                f"prompt of {len(prompt)} and answer of {limit} tokens; expected at most"
+                f" {self.tokens} together, which a place in the batch has room for"
             )
         require_place(self)
         place = next(each for each in range(self.requests) if each not in self._open)
-        handle = self._open[place] = Handle(needs, self._laps, prompt=prompt, left=limit, place=place)
+        handle = self._open[place] = Handle(
+            needs, self._laps, prompt=prompt, left=limit, place=place
+        )
         handle.plain, handle.walk = Needs(hidden=needs.hidden), self.engine.bound_walk(walk)
         return handle
 
@@ -216,9 +267,16 @@ class SlotBatch(Batch):
         return prefill
 
     def _read_chunk(self, handle: Handle, end: int) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """Read the prompt up to ``end``; what the method asks for is stored, except of the prompt's last chunk."""
+        """Read the prompt up to ``end``; what the method asks for is stored, except of the prompt's
+        last chunk.
+        """
         needs, chunk = handle.needs, handle.prompt[handle.length : end]
-        rows = PackedRows([handle], [range(ROOT, len(chunk) - 2)], [0, len(chunk)], upload(chunk, self.engine.device))
+        rows = PackedRows(
+            [handle],
+            [range(ROOT, len(chunk) - 2)],
+            [0, len(chunk)],
+            upload(chunk, self.engine.device),
+        )
         logits, hidden = self.feed(rows, needs.hidden, len(chunk) if needs.prompt_topk else 1)
         handle.length = end
         if end < len(handle.prompt):
@@ -249,13 +307,16 @@ class SlotBatch(Batch):
         self._laps.lap("prepare")
         if fed:
             asked = [handle.asked.hidden for handle in fed if handle.asked.hidden]
-            self._logits, self._hidden = self.feed(rows, sorted({tap for taps in asked for tap in taps}), len(rows))
+            self._logits, self._hidden = self.feed(
+                rows, sorted({tap for taps in asked for tap in taps}), len(rows)
+            )
         self.fed = len(rows)
         self._laps.lap("forward")
 
     def pack(self, handles: Sequence[Handle]) -> PackedRows:
         """Concatenate the rows of requests, of their last drafts."""
-        bounds, parts, ids, end = [0], [], [], 0  # parts: ids on the device; ids: those behind them, on the host
+        # parts: ids on the device; ids: those behind them, on the host
+        bounds, parts, ids, end = [0], [], [], 0
         for handle in handles:
             tokens = handle.draft.tokens
             ids.append(handle.root)
@@ -280,10 +341,16 @@ class SlotBatch(Batch):
             self._plain = ()
             self._laps.lap("verify")
             return outcomes
-        back = self._read_back(lates is not None) if self._rows.handles else _ReadBack([], [], None, None)
+        back = (
+            self._read_back(lates is not None)
+            if self._rows.handles
+            else _ReadBack([], [], None, None)
+        )
         found: list[Step | CaseError] = []
         fed = iter(range(len(self._rows.handles)))
-        for handle, late in zip(self._drafted, lates or repeat(None, len(self._drafted)), strict=True):
+        for handle, late in zip(
+            self._drafted, lates or repeat(None, len(self._drafted)), strict=True
+        ):
             if handle.refused is not None:
                 found.append(handle.refused)
                 continue
@@ -297,7 +364,8 @@ class SlotBatch(Batch):
         return Outcomes(found)
 
     def _read_back(self, late: bool) -> _ReadBack:
-        """Read the results back: the only wait for the device, except for drafts whose nodes were drawn.
+        """Read the results back: the only wait for the device, except for drafts whose nodes were
+        drawn.
 
         late: drafts may continue after those that were fed.
         """
@@ -306,17 +374,27 @@ class SlotBatch(Batch):
         drawn = [] if self._greedy else [handle.is_drawn(None) for handle in handles]
         if not all(drawn) or self._greedy:
             picks = None if self._greedy else self._draw()
-            if (self._greedy or not (late or any(drawn))) and (done := self.accept_all(rows, logits, top, picks)):
+            if (self._greedy or not (late or any(drawn))) and (
+                done := self.accept_all(rows, logits, top, picks)
+            ):
                 return _ReadBack([], [], None, done[1], done[0])
         peaks, best = logits.max(-1)
-        parts = [peaks, best if picks is None else picks]  # no pick is read where distributions are compared
+        # no pick is read where distributions are compared
+        parts = [peaks, best if picks is None else picks]
         if any(isinstance(handle.draft.tokens, Tensor) for handle in handles):
             parts.append(rows.ids)
         read, top = read_with_top(parts, top, any(handle.asked.read_topk for handle in handles))
-        return _ReadBack(read[0], [int(pick) for pick in read[1]], [*map(int, read[2])] if parts[2:] else None, top)
+        return _ReadBack(
+            read[0],
+            [int(pick) for pick in read[1]],
+            [*map(int, read[2])] if parts[2:] else None,
+            top,
+        )
 
     def _draw(self) -> Tensor:
-        """Draw the rows' picks (n,), each by its own request's numbers; in one operation if all sample alike."""
+        """Draw the rows' picks (n,), each by its own request's numbers; in one operation if all
+        sample alike.
+        """
         rows, walks = self._rows, [handle.walk for handle in self._rows.handles]
         depths = [rows.depths_of(number) for number in range(len(walks))]
         numbers = [walk.numbers(own) for walk, own in zip(walks, depths, strict=True)]
@@ -324,7 +402,8 @@ class SlotBatch(Batch):
             return walks[0].draw(self._logits, [number for own in numbers if own for number in own])
         parts = map(rows.slice_of, range(len(walks)))
         return torch.cat([
-            walk.pick(self._logits[part], own) for walk, own, part in zip(walks, depths, parts, strict=True)
+            walk.pick(self._logits[part], own) for walk, own,
+            part in zip(walks, depths, parts, strict=True)
         ])  # fmt: skip
 
     def _accept(self, handle: Handle, number: int, back: _ReadBack, late: Draft | None) -> Step:
@@ -341,26 +420,39 @@ class SlotBatch(Batch):
             part = self._rows.slice_of(number)
             require_finite(back.peaks[part], self._logits.dtype)
             if handle.is_drawn(late):
-                path, tokens, kept = handle.verify_drawn(self._logits[part], self._rows.ids[part], late)
+                path, tokens, kept = handle.verify_drawn(
+                    self._logits[part], self._rows.ids[part], late
+                )
             else:
-                path, tokens, kept = handle.follow(back.picks[part], back.ids[part] if back.ids else None, late)
+                path, tokens, kept = handle.follow(
+                    back.picks[part], back.ids[part] if back.ids else None, late
+                )
         emitted, done = cut(tokens, self.engine.eos, handle.left)
         if not back.accepted:
             moved = enumerate(path[: len(emitted) - 1])
-            back.moves += [(handle.place, past + 1 + node, past + 1 + to) for to, node in moved if node != to]
-        handle.length, handle.left, handle.clean = past + len(emitted), handle.left - len(emitted), True
+            back.moves += [
+                (handle.place, past + 1 + node, past + 1 + to) for to, node in moved if node != to
+            ]
+        handle.length, handle.left, handle.clean = (
+            past + len(emitted),
+            handle.left - len(emitted),
+            True,
+        )
         if back.top is not None or self._hidden:
             part, needs = self._rows.slice_of(number), handle.asked
             if (k := needs.node_topk) and back.top is not None:
                 handle.topk = TopK(back.top.ids[part, :k], back.top.logits[part, :k])
             hidden = {layer: self._hidden[layer][part] for layer in needs.hidden}
             fed = self._rows.ids[part] if needs.node_topk or hidden else None
-        return handle.close_step(emitted, path, done, kept and len(emitted) == len(tokens), fed, hidden)
+        return handle.close_step(
+            emitted, path, done, kept and len(emitted) == len(tokens), fed, hidden
+        )
 
 
 @dataclass(slots=True)
 class _ReadBack:
-    """The results of a forward's n rows: the largest logits, the picks, and the ids if some were on the device.
+    """The results of a forward's n rows: the largest logits, the picks, and the ids if some were on
+    the device.
 
     moves: (place, source, target) of accepted nodes, in the order in which they are found.
     """
@@ -369,5 +461,6 @@ class _ReadBack:
     picks: list[int]
     ids: list[int] | None
     top: TopK | None  # (n, k)
-    accepted: list[tuple[list[int], list[int]] | None] = field(default_factory=list)  # set if all was done in one call
+    # set if all was done in one call
+    accepted: list[tuple[list[int], list[int]] | None] = field(default_factory=list)
     moves: list[tuple[int, int, int]] = field(default_factory=list)

@@ -1,15 +1,17 @@
-"""``njit`` with a cache on disk that is safe for several processes, a full disk, and changes of imported modules.
+"""``njit`` with a cache on disk that is safe for several processes, a full disk, and changes of
+imported modules.
 
-numba numbers the files of compiled code and writes its index first. Two processes that compile one function for
-different types may both take the next number, and the index of one then names the code of the other; where the disk is
-full, the index may name code of an older source. Here a file is named by the types of its code and written before the
-index. numba also recompiles a function only when its own file changes. Here it does so when any module in or below the
-file's folder changes, since compiled functions include those that they call.
+numba numbers the files of compiled code and writes its index first. Two processes that compile one
+function for different types may both take the next number, and the index of one then names the code
+of the other; where the disk is full, the index may name code of an older source. Here a file is
+named by the types of its code and written before the index. numba also recompiles a function only
+when its own file changes. Here it does so when any module in or below the file's folder changes,
+since compiled functions include those that they call.
 
-numba also optimises and translates to machine code each function that another one calls, once by itself and again in
-every caller, and saves both. Here a function has machine code of its own only if Python calls it, or if it is parallel.
-For compiled callers it is lowered to LLVM's instructions, which are optimised and translated as a part of each caller.
-That halves the time of compiling.
+numba also optimises and translates to machine code each function that another one calls, once by
+itself and again in every caller, and saves both. Here a function has machine code of its own only
+if Python calls it, or if it is parallel. For compiled callers it is lowered to LLVM's instructions,
+which are optimised and translated as a part of each caller. That halves the time of compiling.
 """
 
 from __future__ import annotations
@@ -38,8 +40,12 @@ class _CodeFiles(IndexDataCacheFile):
     """The index and the code files of one function."""
 
     def save(self, key: Key, data: Any) -> None:
-        """Save compiled code. An entry that another process adds at the same time may be lost: it is compiled again."""
-        name = self._data_name_pattern.replace("{number:d}", hashlib.sha256(repr(key).encode()).hexdigest()[:16])
+        """Save compiled code. An entry that another process adds at the same time may be lost: it
+        is compiled again.
+        """
+        name = self._data_name_pattern.replace(
+            "{number:d}", hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+        )
         self._save_data(name, data)
         self._save_index(self._load_index() | {key: name})
 
@@ -92,7 +98,10 @@ class _LinkedCompiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         """The usual passes, but for the lowering."""
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.passes = [(_LinkedLowering if each is NativeLowering else each, name) for each, name in passes.passes]
+        passes.passes = [
+            (_LinkedLowering if each is NativeLowering else each, name)
+            for each, name in passes.passes
+        ]
         passes.finalize()
         return [passes]
 
@@ -100,14 +109,17 @@ class _LinkedCompiler(CompilerBase):
 @cache
 def _hash_modules(folder: Path) -> str:
     modules = sorted(folder.rglob("*.py"))
-    return hashlib.sha256(b"".join(hashlib.sha256(module.read_bytes()).digest() for module in modules)).hexdigest()
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(module.read_bytes()).digest() for module in modules)
+    ).hexdigest()
 
 
 def njit(widen: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.njit`` with these options and a cache on disk. Raises InputError if no folder for it is writable.
+    """``numba.njit`` with these options and a cache on disk. Raises InputError if no folder for it
+    is writable.
 
-    widen: integers that compiled functions pass are int64, so that the function is compiled once; by default numba
-    compiles it anew for every width, and for every constant.
+    widen: integers that compiled functions pass are int64, so that the function is compiled once;
+    by default numba compiles it anew for every width, and for every constant.
     """
 
     def compile_cached(function: Callable[..., Any]) -> Any:
@@ -118,7 +130,8 @@ def njit(widen: bool = False, **options: Any) -> Callable[[Callable[..., Any]], 
             dispatcher._cache = _CachedCode(function)
         except RuntimeError as error:  # whose message contains a path, and no remedy
             raise InputError(
-                "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+                "numba has no folder for what it compiles; expected one that can be written to in"
+                " NUMBA_CACHE_DIR"
             ) from error
         linked = dispatcher if options.get("parallel") else _link(function, options)
         resolve, dispatcher.get_overload = linked.get_call_template, linked.get_overload
@@ -132,9 +145,17 @@ def njit(widen: bool = False, **options: Any) -> Callable[[Callable[..., Any]], 
 
 
 def _link(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """The dispatcher of a function for calls from compiled code: it is compiled without what Python's calls need."""
-    bare: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _LinkedCompiler}
+    """The dispatcher of a function for calls from compiled code: it is compiled without what
+    Python's calls need.
+    """
+    bare: dict[str, Any] = {
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+        "pipeline_class": _LinkedCompiler,
+    }
     linked: Any = numba.njit(**options, **bare)(function)
     # numba's own would enter machine code, which a linked function does not have.
-    linked.add_overload = lambda compiled: linked.overloads.update({compiled.signature.args: compiled})
+    linked.add_overload = lambda compiled: linked.overloads.update(
+        {compiled.signature.args: compiled}
+    )
     return linked

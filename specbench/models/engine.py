@@ -1,7 +1,8 @@
-"""The interface of engines: an engine reads prompts, runs drafts through the target, and commits the accepted path.
+"""The interface of engines: an engine reads prompts, runs drafts through the target, and commits
+the accepted path.
 
-The decode loop uses only this interface: it gives drafts and gets a ``Step``. Logits, masks, caches and device buffers
-stay inside it, so that eager, fast, timed and replay are values of one setting.
+The decode loop uses only this interface: it gives drafts and gets a ``Step``. Logits, masks, caches
+and device buffers stay inside it, so that eager, fast, timed and replay are values of one setting.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _Made = TypeVar("_Made")
 
 
 def inferring(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
-    """Run a function in torch's inference mode, which is entered only if it is off: entering takes long."""
+    """Run a function in torch's inference mode, which is entered only if it is off: entering takes
+    long.
+    """
 
     @functools.wraps(function)
     def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
@@ -48,16 +51,26 @@ class Verifier(Protocol):
     """The interface of the verifier that an engine uses (``specbench.decode.walk.Walk``)."""
 
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
-        """(rows, V) raw logits -> (rows,) chosen tokens. depths: (rows,) 0 = the root, on the host or the device."""
+        """(rows, V) raw logits -> (rows,) chosen tokens. depths: (rows,) 0 = the root, on the host
+        or the device.
+        """
 
     def numbers(self, depths: Sequence[int]) -> list[float] | None:
-        """Return the uniform numbers that rows at these depths are drawn by; None if ``pick`` does not draw."""
+        """Return the uniform numbers that rows at these depths are drawn by; None if ``pick`` does
+        not draw.
+        """
 
     def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
-        """(rows, V) raw logits -> (rows,) tokens drawn by ``numbers``, which may be of several requests."""
+        """(rows, V) raw logits -> (rows,) tokens drawn by ``numbers``, which may be of several
+        requests.
+        """
 
     def follow(
-        self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        passenger: Sequence[bool] | None,
+        picks: Sequence[int],
     ) -> list[int]:
         """Return the accepted path."""
 
@@ -67,14 +80,20 @@ class Verifier(Protocol):
 
     @property
     def picks_best(self) -> bool:
-        """True if each pick is the row's argmax at any depth, now and later, so that ``advance`` changes nothing."""
+        """True if each pick is the row's argmax at any depth, now and later, so that ``advance``
+        changes nothing.
+        """
 
     @property
     def lossy(self) -> bool:
         """True if every draft is passed to ``verify``."""
 
-    def verify(self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None) -> Verdict:
-        """Verify a drawn draft and the late chain after it, when sampling; or any draft, lossily."""
+    def verify(
+        self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None
+    ) -> Verdict:
+        """Verify a drawn draft and the late chain after it, when sampling; or any draft,
+        lossily.
+        """
 
     def advance(self, emitted: Sequence[int]) -> None:
         """Note that these tokens were committed."""
@@ -105,8 +124,12 @@ class Outcomes(Sequence["Step | CaseError"]):
 
     def __init__(self, steps: list[Step | CaseError]) -> None:
         self.steps = steps
-        self.errors = {number: step for number, step in enumerate(steps) if isinstance(step, CaseError)}
-        self.ended = [number for number, step in enumerate(steps) if isinstance(step, Step) and step.done]
+        self.errors = {
+            number: step for number, step in enumerate(steps) if isinstance(step, CaseError)
+        }
+        self.ended = [
+            number for number, step in enumerate(steps) if isinstance(step, Step) and step.done
+        ]
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -130,10 +153,10 @@ class Outcomes(Sequence["Step | CaseError"]):
 class Batch(ABC):
     """Places for requests that share forwards, and join and leave between steps.
 
-    A step is ``forward``, then ``settle``; ``open``, ``prefill`` and ``close`` come between two steps. Tensors of a
-    ``Step`` are valid until the next forward or prefill. A handle is what ``open`` returns.
-    requests: number of places. tokens: [tokens] of prompt and answer that each place has room for. fed: rows of the
-    last forward.
+    A step is ``forward``, then ``settle``; ``open``, ``prefill`` and ``close`` come between two
+    steps. Tensors of a ``Step`` are valid until the next forward or prefill. A handle is what
+    ``open`` returns. requests: number of places. tokens: [tokens] of prompt and answer that each
+    place has room for. fed: rows of the last forward.
     """
 
     requests: int
@@ -147,7 +170,9 @@ class Batch(ABC):
 
     @abstractmethod
     def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Any:
-        """Give a request a place; computes nothing. Raises CaseError where prompt and ``limit`` do not fit."""
+        """Give a request a place; computes nothing. Raises CaseError where prompt and ``limit`` do
+        not fit.
+        """
 
     @abstractmethod
     def prefill(self, handle: Any, most: int | None = None) -> Prefill | None:
@@ -158,17 +183,20 @@ class Batch(ABC):
 
     @abstractmethod
     def forward(self, handles: list[Any], drafts: Sequence[Draft | None]) -> None:
-        """Enqueue one forward over root and draft of each; a draft that is refused fails in ``settle``, alone.
+        """Enqueue one forward over root and draft of each; a draft that is refused fails in
+        ``settle``, alone.
 
-        None: its root alone, as plain decoding feeds it; of ``Needs`` its step has the hidden states only.
+        None: its root alone, as plain decoding feeds it; of ``Needs`` its step has the hidden
+        states only.
         """
 
     @abstractmethod
     def settle(self, lates: Sequence[Draft | None] | None = None) -> Outcomes:
-        """Verify each draft of the last forward, cut it at EOS and at the request's limit, and commit its path.
+        """Verify each draft of the last forward, cut it at EOS and at the request's limit, and
+        commit its path.
 
-        A request that cannot continue has an error instead of a step: close it. The other requests are not affected.
-        lates: (B,) see ``Engine.settle``.
+        A request that cannot continue has an error instead of a step: close it. The other requests
+        are not affected. lates: (B,) see ``Engine.settle``.
         """
 
     @abstractmethod
@@ -186,22 +214,30 @@ class Batch(ABC):
 def require_place(batch: Batch) -> None:
     """Raise RuntimeError if no place is free: the scheduler counts places."""
     if not batch.free:
-        raise RuntimeError(f"all of {batch.requests} places are taken; expected a request to be closed first")
+        raise RuntimeError(
+            f"all of {batch.requests} places are taken; expected a request to be closed first"
+        )
 
 
 class Engine(ABC):
-    """One loaded target; it decodes one request at a time, or a batch of requests with their own cache."""
+    """One loaded target; it decodes one request at a time, or a batch of requests with their own
+    cache.
+    """
 
     kind: EngineKind
     device: torch.device  # where its tensors are
     context: int  # [tokens] the longest prompt and answer together
     max_nodes: int  # the largest draft
     eos: frozenset[int]
-    fed: int  # rows that the last forward fed to the target: root and nodes, or every token of a batch of rows
+    # rows that the last forward fed to the target: root and nodes, or every token of a batch of
+    # rows
+    fed: int
     attention: str = "sdpa"  # of drafts, as ``engine.attention`` or as ``auto`` chose it
 
     def describe_forward(self) -> str | None:
-        """Describe what computes a draft's forward, and why not compiled code; None if there is only one way."""
+        """Describe what computes a draft's forward, and why not compiled code; None if there is
+        only one way.
+        """
         return None
 
     def prepare(self, needs: Needs, greedy: bool) -> None:
@@ -209,22 +245,29 @@ class Engine(ABC):
 
     @abstractmethod
     def reserve(self, tokens: int) -> None:
-        """Make room for a request of ``tokens`` in all; called before the clock starts, since it may allocate."""
+        """Make room for a request of ``tokens`` in all; called before the clock starts, since it
+        may allocate.
+        """
 
     def keep_prefix(self, tokens: int) -> int:
-        """Keep the first ``tokens`` of the last request, which did not fail: the next prompt begins with them.
+        """Keep the first ``tokens`` of the last request, which did not fail: the next prompt begins
+        with them.
 
-        ``start`` then reads the rest of that prompt, at least one token. Called before ``reserve``. Returns the number
-        of tokens that are kept, which is 0 for an engine that reads every prompt as a whole.
+        ``start`` then reads the rest of that prompt, at least one token. Called before ``reserve``.
+        Returns the number of tokens that are kept, which is 0 for an engine that reads every prompt
+        as a whole.
         """
         return 0
 
     @abstractmethod
-    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
-        """Read the prompt into an empty cache and choose the first token; at most ``limit`` tokens will follow.
+    def start(
+        self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps
+    ) -> Prefill:
+        """Read the prompt into an empty cache and choose the first token; at most ``limit`` tokens
+        will follow.
 
-        The cache has the tokens of ``keep_prefix``. The prompt leaves room in the context. Raises CaseError when a
-        logit is not finite.
+        The cache has the tokens of ``keep_prefix``. The prompt leaves room in the context. Raises
+        CaseError when a logit is not finite.
         """
 
     @abstractmethod
@@ -233,14 +276,17 @@ class Engine(ABC):
 
     @abstractmethod
     def settle(self, left: int, late: Draft | None = None) -> Step:
-        """Walk the draft, cut at EOS and at ``left`` tokens, commit the accepted path's keys and values.
+        """Walk the draft, cut at EOS and at ``left`` tokens, commit the accepted path's keys and
+        values.
 
         late: what was drafted after a chain meanwhile; see ``Drafter.join``.
         """
 
     @abstractmethod
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Judge ``ids`` teacher-forced: how far each one's logit is below the best of the others (< 0: above it)."""
+        """Judge ``ids`` teacher-forced: how far each one's logit is below the best of the others (<
+        0: above it).
+        """
 
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> Batch:
         """Make a batch with its own cache. Raises InputError if the engine has no batches.
@@ -248,7 +294,8 @@ class Engine(ABC):
         requests, tokens: see ``Batch``. laps: the clock of its steps.
         """
         raise InputError(
-            f"engine={self.kind.value}: it decodes one request at a time; expected engine=fast or eager on one process"
+            f"engine={self.kind.value}: it decodes one request at a time; expected engine=fast or"
+            " eager on one process"
         )
 
     def bound_walk(self, walk: Verifier) -> Verifier:

@@ -12,7 +12,8 @@ from specbench.input import InputError, describe, parse_as, read_file
 
 _Size = Annotated[int, Field(ge=1)]
 _Sizes = _Size | list[Any] | None  # some families have one for each layer
-_Counts = Annotated[int, Field(ge=0)] | list[Any] | None  # dense members of a family of experts have 0
+# dense members of a family of experts have 0
+_Counts = Annotated[int, Field(ge=0)] | list[Any] | None
 _Epsilon = Annotated[float, Field(ge=0, le=0.1)] | None
 _Scale = Annotated[float, Field(gt=0, le=1e6)] | None
 _Share = Annotated[float, Field(gt=0, le=1)] | None
@@ -72,7 +73,9 @@ class _Text(TypedDict, total=False):
 
 
 class _Served(_Text, total=False):
-    """The entries that are read of the config of a model that runs elsewhere, whose family need not be known."""
+    """The entries that are read of the config of a model that runs elsewhere, whose family need not
+    be known.
+    """
 
     text_config: _Text | None
 
@@ -81,23 +84,34 @@ _ENTRIES, _ROPE = TypeAdapter(_Entries), TypeAdapter(_Rope)
 
 
 def refuse_entries(text: Any, key: str) -> None:
-    """Raise InputError for a number with which no forward makes sense. text: the configuration of a language model."""
+    """Raise InputError for a number with which no forward makes sense. text: the configuration of a
+    language model.
+    """
     found = {name: getattr(text, name, None) for name in _Entries.__annotations__}
     rope = getattr(text, "rope_parameters", None) or {}
     own = _Rope.__annotations__
-    by_kind = {kind: each for kind, each in rope.items() if isinstance(each, dict) and kind not in own}  # of attention
+    # of attention
+    by_kind = {
+        kind: each for kind, each in rope.items() if isinstance(each, dict) and kind not in own
+    }
     try:
         path = ""
-        _ENTRIES.validate_python({name: value for name, value in found.items() if value is not None})
+        _ENTRIES.validate_python(
+            {name: value for name, value in found.items() if value is not None}
+        )
         for kind, entry in by_kind.items() or [("", rope)]:
             path = f"rope_parameters.{kind}." if kind else "rope_parameters."
             _ROPE.validate_python(entry)
     except ValidationError as error:
-        raise InputError(f"{key}: {path}{describe(error)}; expected the entries of the model's authors") from error
+        raise InputError(
+            f"{key}: {path}{describe(error)}; expected the entries of the model's authors"
+        ) from error
 
 
 def read_vocab_size(path: Path) -> int:
-    """Return the vocabulary of a ``config.json``, padding included; 0 if it names none. Raises InputError."""
+    """Return the vocabulary of a ``config.json``, padding included; 0 if it names none. Raises
+    InputError.
+    """
     fix = "expected the model's own config.json next to its tokenizer, or none"
     found = parse_as(_Served, read_file(path, "model.tokenizer=", fix), str(path), fix)
     return found.get("vocab_size") or (found.get("text_config") or {}).get("vocab_size") or 0

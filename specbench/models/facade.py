@@ -1,4 +1,6 @@
-"""The target as methods see it: its shape, its embedding and head, and the request's sampling, but not its cache."""
+"""The target as methods see it: its shape, its embedding and head, and the request's sampling, but
+not its cache.
+"""
 
 from __future__ import annotations
 
@@ -40,18 +42,20 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target that ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a replay.
+    """The target that ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a
+    replay.
 
     sampling: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
-    asked: the names of the calls that read weights, if they are noted. log: a file for the output of programs that the
-    method starts, in the run's folder; it may not exist.
+    asked: the names of the calls that read weights, if they are noted. log: a file for the output
+    of programs that the method starts, in the run's folder; it may not exist.
     """
 
     card: ModelCard
     model: Any
     max_nodes: int
     sampling: Callable[[Tensor], Tensor] | None
-    attention: str = "sdpa"  # of drafts, the engine's; a draft model has it too if the kernels are right for it
+    # of drafts, the engine's; a draft model has it too if the kernels are right for it
+    attention: str = "sdpa"
     asked: list[str] | None = None
     log: Path = NOWHERE
 
@@ -83,13 +87,19 @@ class Target:
     @property
     def device(self) -> torch.device:
         """The device of token ids: the input embedding's."""
-        return self.model.get_input_embeddings().weight.device if self.model is not None else torch.device("cpu")
+        return (
+            self.model.get_input_embeddings().weight.device
+            if self.model is not None
+            else torch.device("cpu")
+        )
 
     def _weights(self, call: str = "") -> Any:
         if self.asked is not None and call:
             self.asked.append(call)
         if self.model is None:
-            raise InputError("needs the target's weights, and a replay has only recorded tokens; choose a model")
+            raise InputError(
+                "needs the target's weights, and a replay has only recorded tokens; choose a model"
+            )
         return self.model
 
     @torch.inference_mode()
@@ -104,5 +114,9 @@ class Target:
 
     @torch.inference_mode()
     def logits(self, ids: Tensor) -> Tensor:
-        """Read (rows, T) sequences, each from an empty cache -> (rows, V) logits after the last token."""
-        return self._weights("logits")(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]
+        """Read (rows, T) sequences, each from an empty cache -> (rows, V) logits after the last
+        token.
+        """
+        return self._weights("logits")(input_ids=ids, use_cache=False, logits_to_keep=1).logits[
+            :, -1
+        ]

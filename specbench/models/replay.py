@@ -1,15 +1,17 @@
 """The replay engine: recorded greedy tokens instead of a model.
 
-Greedy decoding is a function of the context: whatever a drafter proposes, the target's picks along the recorded answer
-are the recorded tokens, and nodes off that path are never accepted. Every drafter that needs no logits therefore
-decodes exactly as with the model, at the cost of a few comparisons a step.
+Greedy decoding is a function of the context: whatever a drafter proposes, the target's picks along
+the recorded answer are the recorded tokens, and nodes off that path are never accepted. Every
+drafter that needs no logits therefore decodes exactly as with the model, at the cost of a few
+comparisons a step.
 
 The timed engines: they run the forwards of any model along a recorded answer (forced acceptance).
 
-Acceptance compares every drafted token with the pick of its parent's row. So a step along a record is a live step whose
-picks are replaced: forward, argmax, acceptance, compaction and read-back all run, each once and on tensors of the same
-size, and the cache contains the keys and values of the recorded path. The time of a step is the model's, its tokens are
-the record's. Beyond a live step there is one copy of ids to the device; for a tree of the device's, their lookup there.
+Acceptance compares every drafted token with the pick of its parent's row. So a step along a record
+is a live step whose picks are replaced: forward, argmax, acceptance, compaction and read-back all
+run, each once and on tensors of the same size, and the cache contains the keys and values of the
+recorded path. The time of a step is the model's, its tokens are the record's. Beyond a live step
+there is one copy of ids to the device; for a tree of the device's, their lookup there.
 """
 
 from __future__ import annotations
@@ -27,7 +29,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from specbench.models.eager.engine import EagerEngine
-from specbench.models.engine import SILENT, Batch, Engine, Laps, Outcomes, Verdict, Verifier, require_place
+from specbench.models.engine import (
+    SILENT,
+    Batch,
+    Engine,
+    Laps,
+    Outcomes,
+    Verdict,
+    Verifier,
+    require_place,
+)
 from specbench.models.facade import ModelCard
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.layout import DraftLayout
@@ -58,7 +69,9 @@ class ReplayEngine(Engine):
     def reserve(self, tokens: int) -> None:
         """Do nothing: a replay has no cache."""
 
-    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+    def start(
+        self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps
+    ) -> Prefill:
         self._request = ActiveRequest(needs, laps)
         self._emitted = 1
         return Prefill(self._answer[0])
@@ -66,13 +79,19 @@ class ReplayEngine(Engine):
     def forward(self, draft: Draft) -> None:
         request = self._request
         request.take(draft, self.max_nodes)
-        self.fed = _count_batch(request.host_parents) if request.needs.rows else len(draft.tokens) + 1
+        self.fed = (
+            _count_batch(request.host_parents) if request.needs.rows else len(draft.tokens) + 1
+        )
         request.laps.lap("forward")
 
     def settle(self, left: int, late: Draft | None = None) -> Step:
         draft, parents, start = self._request.draft, self._request.host_parents, self._emitted
         upcoming = self._answer[start : start + min(left, len(draft.tokens) + 1)]
-        tokens = cast(Sequence[int], draft.tokens.tolist()) if isinstance(draft.tokens, Tensor) else draft.tokens
+        tokens = (
+            cast(Sequence[int], draft.tokens.tolist())
+            if isinstance(draft.tokens, Tensor)
+            else draft.tokens
+        )
         if isinstance(parents, range) and draft.passenger is None:
             agree = [token == right for token, right in zip(tokens, upcoming, strict=False)]
             path: Sequence[int] = range([*agree, False].index(False))
@@ -101,7 +120,9 @@ class ReplayEngine(Engine):
 
 
 class ServerEngine(ReplayEngine):
-    """Stands for a target that runs on servers: they decode, and their answers can only be compared."""
+    """Stands for a target that runs on servers: they decode, and their answers can only be
+    compared.
+    """
 
     kind = EngineKind.SERVER
 
@@ -142,7 +163,9 @@ class ReplayBatch(Batch):
         require_place(self)
         engine = ReplayEngine(self._engine.eos, self._engine.max_nodes)
         engine.context, engine._answer = self._engine.context, self._engine._answer
-        handle = Replayed(prompt, engine, engine.start(prompt, limit, walk, needs, SILENT), limit - 1)
+        handle = Replayed(
+            prompt, engine, engine.start(prompt, limit, walk, needs, SILENT), limit - 1
+        )
         self._open.add(handle)
         return handle
 
@@ -167,7 +190,9 @@ class ReplayBatch(Batch):
     @override
     def settle(self, lates: Sequence[Draft | None] | None = None) -> Outcomes:
         given = zip(self._drafted, lates or [None] * len(self._drafted), strict=True)
-        outcomes = Outcomes([each.refused or each.engine.settle(each.left, late) for each, late in given])
+        outcomes = Outcomes(
+            [each.refused or each.engine.settle(each.left, late) for each, late in given]
+        )
         for number, handle in enumerate(self._drafted):
             handle.left -= outcomes.count_tokens(number)
         self._laps.lap("verify")
@@ -179,7 +204,9 @@ class ReplayBatch(Batch):
 
 
 def _count_batch(parents: Sequence[int]) -> int:
-    """Return the tokens of the batch that a draft of rows would be: rows as long as the longest, each with the root."""
+    """Return the tokens of the batch that a draft of rows would be: rows as long as the longest,
+    each with the root.
+    """
     if not len(parents):
         return 1
     starts = [node for node, parent in enumerate(parents) if parent == ROOT]
@@ -192,7 +219,9 @@ NO_TOKEN = -1  # picked after the record's end, so nothing that is drafted there
 
 
 class RecordedPicks:
-    """A greedy verifier that picks the recorded tokens; the true pick is computed first and then ignored."""
+    """A greedy verifier that picks the recorded tokens; the true pick is computed first and then
+    ignored.
+    """
 
     sampling = None
     lossy = False
@@ -228,12 +257,18 @@ class RecordedPicks:
         return self._walk.draw(logits, numbers)
 
     def follow(
-        self, tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        passenger: Sequence[bool] | None,
+        picks: Sequence[int],
     ) -> list[int]:
         """See ``Verifier.follow``."""
         return self._walk.follow(tokens, parents, passenger, picks)
 
-    def verify(self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None) -> Verdict:
+    def verify(
+        self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None
+    ) -> Verdict:
         """Required by the interface; not called, since it is for sampling."""
         return self._walk.verify(logits, draft, parents, fed, late)
 
@@ -247,11 +282,12 @@ class RecordedPicks:
 class SyntheticAcceptance:
     """Draws how many tokens of a chain are accepted, whatever they are.
 
-    Source: vLLM 0.33.0, ``config/speculative.py``, ``rejection_sample_method='synthetic'``: rates by position are those
-    with which all tokens up to it are accepted, and a mean length has the rates of least variance.
+    Source: vLLM 0.33.0, ``config/speculative.py``, ``rejection_sample_method='synthetic'``: rates
+    by position are those with which all tokens up to it are accepted, and a mean length has the
+    rates of least variance.
 
-    curve: tokens of a step on average, the target's own included (1 = nothing is accepted), or (K,) rates of the
-    positions, which do not rise.
+    curve: tokens of a step on average, the target's own included (1 = nothing is accepted), or (K,)
+    rates of the positions, which do not rise.
     """
 
     curve: float | Sequence[float]
@@ -262,7 +298,9 @@ class SyntheticAcceptance:
         self._random.seed(zlib.crc32(np.array(prompt, dtype=np.int64).tobytes()))
 
     def draw(self, length: int) -> int:
-        """Return the accepted tokens of a chain of this length. One number decides, as the rates do not rise."""
+        """Return the accepted tokens of a chain of this length. One number decides, as the rates do
+        not rise.
+        """
         drawn = self._random.random()
         if isinstance(self.curve, (int, float)):
             certain = int(self.curve - 1)
@@ -279,7 +317,10 @@ class SyntheticAcceptance:
         count = len(draft)
         parents = draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
         if draft.passenger is not None or list(parents) != list(range(-1, count - 1)):
-            raise CaseError("engine.acceptance: the draft is a tree; expected chains: a method, or settings, without")
+            raise CaseError(
+                "engine.acceptance: the draft is a tree; expected chains: a method, or settings,"
+                " without"
+            )
         accepted = self.draw(count)
         right = [int(token) for token in upcoming[:accepted] if token != NO_TOKEN]
         wrong = int(upcoming[len(right)] == 0)  # any other token
@@ -290,7 +331,8 @@ class SyntheticAcceptance:
 
 
 class AlongRecord(Engine):
-    """A mixin of an engine that emits a record's tokens; until ``load`` is called, the engine is unchanged.
+    """A mixin of an engine that emits a record's tokens; until ``load`` is called, the engine is
+    unchanged.
 
     acceptance: decides how much of a draft is accepted; None = the record does.
     """
@@ -316,10 +358,15 @@ class AlongRecord(Engine):
     @override
     def settle(self, left: int, late: Draft | None = None) -> Step:
         if self.acceptance and late is not None:
-            raise CaseError("engine.acceptance: the method drafts while the target runs; expected one that waits")
+            raise CaseError(
+                "engine.acceptance: the method drafts while the target runs; expected one that"
+                " waits"
+            )
         return super().settle(left, late)  # type: ignore[safe-super]
 
-    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+    def start(
+        self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps
+    ) -> Prefill:
         """Read the prompt and emit the record's first token; see ``Engine.start``."""
         return super().start(prompt, limit, self.bound_walk(walk), needs, laps)  # type: ignore[safe-super]
 

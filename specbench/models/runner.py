@@ -1,7 +1,7 @@
 """Runs a draft language model: it reads tokens after those in its cache and returns logits.
 
-The Llama family runs by the compact forward, which is recorded on a GPU as the target's is; all other models run by the
-library's own forward.
+The Llama family runs by the compact forward, which is recorded on a GPU as the target's is; all
+other models run by the library's own forward.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ ROOMS = (32, 128, 512, 2048)  # nodes that a frame on a GPU has columns for
 
 
 class RowFrame(Frame):
-    """The frame of a draft model's forward: ``width`` rows, the fed ones last, and ``columns`` nodes with these rows.
+    """The frame of a draft model's forward: ``width`` rows, the fed ones last, and ``columns``
+    nodes with these rows.
 
-    So the logits of the last fed row are always at the same place. The rows before the fed ones are padding; their
-    slots come after the others'.
+    So the logits of the last fed row are always at the same place. The rows before the fed ones are
+    padding; their slots come after the others'.
     """
 
-    def fill(self, ids: Sequence[int] | Tensor, start: int, rows: TreeRows, masked: Sequence[str]) -> None:
+    def fill(
+        self, ids: Sequence[int] | Tensor, start: int, rows: TreeRows, masked: Sequence[str]
+    ) -> None:
         """Enter m tokens, on the host or the device, into slots from ``start`` on.
 
         masked: kinds of attention whose mask is built.
@@ -68,16 +71,18 @@ class RowFrame(Frame):
 
 Ids = Sequence[int] | Tensor
 Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
-EXTRA = 16  # a request is fed with others if the logits of at most this many of its rows are not wanted
-Shape = tuple[int, int, int]  # of a forward: rows, nodes after the context with them, rows whose logits are wanted
+# a request is fed with others if the logits of at most this many of its rows are not wanted
+EXTRA = 16
+# of a forward: rows, nodes after the context with them, rows whose logits are wanted
+Shape = tuple[int, int, int]
 DraftCache = CachedPlace | SlotCache  # of a context, and of a tree after it
 
 
 class Runner(ABC):
     """Runs one loaded draft model.
 
-    device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``. note: a warning about
-    its attention.
+    device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``.
+    note: a warning about its attention.
     """
 
     note: str | None = None
@@ -89,21 +94,26 @@ class Runner(ABC):
         self.dtype: torch.dtype = embedding.dtype
         self.rows: int = embedding.shape[0]
         self.windows = find_windows(model.config)
-        self._context, self._standing = (context, 0)  # [tokens]; a new cache has room for ``_standing``
+        # [tokens]; a new cache has room for ``_standing``
+        self._context, self._standing = (context, 0)
 
     @abstractmethod
     def new_cache(self) -> Any:
         """Make an empty ``DraftCache``."""
 
     @abstractmethod
-    def run(self, cache: Any, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+    def run(
+        self, cache: Any, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int
+    ) -> Tensor:
         """Read tokens after those in the cache.
 
         Args:
             cache: of ``new_cache``.
-            ids: (m,) on the host or the device; ids that the embedding lacks (padding of the target) are its last one.
+            ids: (m,) on the host or the device; ids that the embedding lacks (padding of the
+                target) are its last one.
             places: (m,) positions.
-            tree: which nodes behind the context the tokens see; None = causal attention over everything.
+            tree: which nodes behind the context the tokens see; None = causal attention over
+                everything.
             wanted: number of last rows whose logits are returned, 1 to m.
 
         Returns:
@@ -111,7 +121,9 @@ class Runner(ABC):
         """
 
     def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
-        """Call ``run`` for several requests, in one forward if possible; all logits are valid until the next call."""
+        """Call ``run`` for several requests, in one forward if possible; all logits are valid until
+        the next call.
+        """
         return [self.run(*each).clone() for each in asked]
 
     def empty(self, cache: Any) -> None:
@@ -119,7 +131,9 @@ class Runner(ABC):
         cache.truncate(0)
 
     def prepare(self, cache: Any, shapes: Iterable[Shape]) -> None:
-        """Record forwards of these shapes on an empty cache, if forwards are recorded; smaller ones are padded."""
+        """Record forwards of these shapes on an empty cache, if forwards are recorded; smaller ones
+        are padded.
+        """
 
     def record(self, cache: Any) -> None:
         """Record what was prepared on another empty cache."""
@@ -146,7 +160,9 @@ class LibraryRunner(Runner):
         return SlotCache.for_model(self._model)
 
     @override
-    def run(self, cache: SlotCache, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+    def run(
+        self, cache: SlotCache, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int
+    ) -> Tensor:
         self._make_room(cache, cache.length + len(ids))
         output = self._model(
             input_ids=self._on_device(ids)[None],
@@ -160,7 +176,11 @@ class LibraryRunner(Runner):
 
     def _masks(self, tree: TreeRows, keys: int) -> Tensor | Mapping[str, Tensor]:
         masks = {
-            kind: upload(tree.build_mask(window, self.dtype, keys - len(tree.places)), self.device, self.dtype)
+            kind: upload(
+                tree.build_mask(window, self.dtype, keys - len(tree.places)),
+                self.device,
+                self.dtype,
+            )
             for kind, window in self.windows.items()
         }
         return next(iter(masks.values())) if len(masks) == 1 else masks
@@ -169,27 +189,45 @@ class LibraryRunner(Runner):
 class CompactRunner(Runner):
     """Runs a draft model by the compact forward.
 
-    On a GPU forwards, except those of prompts, are recorded by rows, nodes, length of keys and rows wanted. Each is
-    padded to the smallest shape that was prepared and has room for it, so that few recordings serve all steps.
+    On a GPU forwards, except those of prompts, are recorded by rows, nodes, length of keys and rows
+    wanted. Each is padded to the smallest shape that was prepared and has room for it, so that few
+    recordings serve all steps.
     """
 
     def __init__(
-        self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True, attention: str = SDPA
+        self,
+        model: Any,
+        context: int,
+        buckets: Buckets | None = None,
+        compiled: bool = True,
+        attention: str = SDPA,
     ) -> None:
-        """buckets: default by device. compiled: use compiled code if possible. attention: as of the fast engine."""
+        """buckets: default by device. compiled: use compiled code if possible. attention: as of the
+        fast engine.
+        """
         super().__init__(model, context)
         buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
         compiled = compiled and attention == SDPA and buckets == EXACT
         with torch.no_grad():
             small = find_small_ops(attention, self.device, self.dtype)
-            built = build_forward(model, context, context, pack=True, compiled=compiled, small=small)
+            built = build_forward(
+                model, context, context, pack=True, compiled=compiled, small=small
+            )
         self._model, self._compiled, _ = built
         self._attend = find_attention(attention, self.device, self.dtype, self._model.size)
         self.buckets = replace(buckets, whole=attention != SDPA)
         self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
-        self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
+        self._standing = (
+            min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
+        )
         self._prepared: set[Shape] = set()
-        make = partial(RowFrame, windows=self.windows, dtype=self.dtype, device=self.device, attend=self._attend)
+        make = partial(
+            RowFrame,
+            windows=self.windows,
+            dtype=self.dtype,
+            device=self.device,
+            attend=self._attend,
+        )
         self._make_frame: Callable[..., RowFrame] = make
         self.frames = Frames(make, self.buckets, self._model.head.weight)
         self._shared = self._new_memory()  # where requests are fed together
@@ -203,18 +241,29 @@ class CompactRunner(Runner):
         return (self._shared if self._compiled else self._new_memory()).add()
 
     def empty(self, cache: CachedPlace) -> None:
-        """Empty the cache; if forwards read more keys than are cached, those of the last request must be finite."""
+        """Empty the cache; if forwards read more keys than are cached, those of the last request
+        must be finite.
+        """
         cache.truncate(0)
         if self.buckets.lengths:
             cache.memory.clear()
 
     @override
-    def run(self, cache: CachedPlace, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+    def run(
+        self,
+        cache: CachedPlace,
+        ids: Ids,
+        places: Sequence[int],
+        tree: TreeRows | None,
+        wanted: int,
+    ) -> Tensor:
         start, count = cache.length, len(ids)
         if start == 0 and tree is None and not (self._compiled and count <= SHORT):
             self._make_room(cache, count)
             cache.length = count
-            inputs = list_prompt_inputs(self._on_device(ids), self.windows, self.dtype, cache.base, self._context)
+            inputs = list_prompt_inputs(
+                self._on_device(ids), self.windows, self.dtype, cache.base, self._context
+            )
             states, _ = read_prompt(self._model, cache.memory, inputs, count, ())
             return self._model.head(states[-wanted:])
         rows = tree or TreeRows(None, places)
@@ -227,8 +276,13 @@ class CompactRunner(Runner):
         self._make_room(cache, end)
         length = self.buckets.length(end, cache.capacity) if graphed else end
         frame = self._find_frame(width, room) if graphed else self._make_frame(width, columns=room)
-        plain = self._attend is None and not self.buckets.lengths and max(width, room) == 1  # a row may see all keys
-        masked = [kind for kind, window in self.windows.items() if not plain or (window and window < length)]
+        # a row may see all keys
+        plain = self._attend is None and not self.buckets.lengths and max(width, room) == 1
+        masked = [
+            kind
+            for kind, window in self.windows.items()
+            if not plain or (window and window < length)
+        ]
         frame.fill(ids, start, rows, masked)
         call = partial(self.compute, cache, frame, length, masked, read == 1)
         logits = cache.graphs.run((width, room, length, read == 1), call) if graphed else call()
@@ -236,7 +290,9 @@ class CompactRunner(Runner):
         return logits[-wanted:]
 
     def run_together(self, asked: Sequence[Run]) -> list[Tensor]:
-        """See ``Runner.run_together``: by compiled code, except prompts, of whose rows only the last one is wanted."""
+        """See ``Runner.run_together``: by compiled code, except prompts, of whose rows only the
+        last one is wanted.
+        """
         packed = [each for each in asked if self._compiled and len(each[1]) - each[-1] <= EXTRA]
         if len(packed) < 2:
             return super().run_together(asked)
@@ -257,21 +313,36 @@ class CompactRunner(Runner):
         for cache, ids, places, tree, _ in asked:
             rows, count = tree or TreeRows(None, places), len(ids)
             trees.append(rows)
-            spans.append((first, count, cache.base, cache.length, cache.length + count - len(rows.places)))
+            spans.append(
+                (first, count, cache.base, cache.length, cache.length + count - len(rows.places))
+            )
             cache.length, first = cache.length + count, first + count
         fed = np.minimum(np.concatenate([np.asarray(each[1]) for each in asked]), self.rows - 1)
-        at = np.concatenate([rows.places[-count:] for rows, (_, count, *_) in zip(trees, spans, strict=True)])
+        at = np.concatenate(
+            [rows.places[-count:] for rows, (_, count, *_) in zip(trees, spans, strict=True)]
+        )
         assert self._compiled is not None
-        return self._compiled.feed(self._shared, fed, at, np.minimum(at, self._context - 1), spans, trees, wanted)
+        return self._compiled.feed(
+            self._shared, fed, at, np.minimum(at, self._context - 1), spans, trees, wanted
+        )
 
-    def compute(self, cache: CachedPlace, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
-        """Run the forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""
+    def compute(
+        self, cache: CachedPlace, frame: RowFrame, length: int, masked: Sequence[str], last: bool
+    ) -> Tensor:
+        """Run the forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see
+        ``RowFrame.fill``.
+        """
         rows = frame.make_input(length, masked, self._model.groups)
-        ids, positions = rows.ids.clamp(max=self.rows - 1), rows.positions.clamp(max=self._context - 1)
+        ids, positions = (
+            rows.ids.clamp(max=self.rows - 1),
+            rows.positions.clamp(max=self._context - 1),
+        )
         states, _ = self._model(replace(rows, ids=ids, positions=positions), cache.memory)
         if last:
             states = states[-1:]
-        return self._model.head(states, None if frame.logits is None else frame.logits[: len(states)])
+        return self._model.head(
+            states, None if frame.logits is None else frame.logits[: len(states)]
+        )
 
     @override
     def prepare(self, cache: CachedPlace, shapes: Iterable[Shape]) -> None:
@@ -281,7 +352,9 @@ class CompactRunner(Runner):
         if not self.buckets.widths:
             return
         widest = self.buckets.widths[-1]
-        self._prepared |= {self._pad(shape) for shape in shapes if shape[0] <= widest and shape[1] <= MOST}
+        self._prepared |= {
+            self._pad(shape) for shape in shapes if shape[0] <= widest and shape[1] <= MOST
+        }
         most = max(map(max, self._prepared), default=0)
         self._standing = max(self._standing, min(STANDING, self._context) + most)
         self.record(cache)
@@ -301,12 +374,16 @@ class CompactRunner(Runner):
                     cache.graphs.prepare((width, room, length, read == 1), call)
 
     def _find_shape(self, needed: Shape) -> Shape:
-        """Return the smallest prepared shape that has room for a forward, else that of its buckets."""
+        """Return the smallest prepared shape that has room for a forward, else that of its
+        buckets.
+        """
         fits = [each for each in self._prepared if all(map(ge, each, needed))]
         return min(fits) if fits else self._pad(needed)
 
     def _pad(self, shape: Shape) -> Shape:
-        """Return the shape of a forward by buckets: the logits of the last row are read, or those of all rows."""
+        """Return the shape of a forward by buckets: the logits of the last row are read, or those
+        of all rows.
+        """
         width, room = self.buckets.width(shape[0]), self._rooms.width(shape[1])
         return width, room, 1 if shape[2] == 1 else width
 
@@ -317,7 +394,11 @@ class CompactRunner(Runner):
 def make_runner(model: Any, context: int, attention: str = SDPA) -> Runner:
     """Choose how a draft model runs. context: [tokens] of it. attention: of the target."""
     single = len({parameter.device for parameter in model.parameters()}) == 1
-    if not single or explain_unfit(model) is not None or model.config._attn_implementation != "sdpa":
+    if (
+        not single
+        or explain_unfit(model) is not None
+        or model.config._attn_implementation != "sdpa"
+    ):
         return LibraryRunner(model, context)
     way, note = choose_for_draft(attention, model, context, GRAPHED.widths[-1])
     runner = CompactRunner(model, context, attention=way)

@@ -1,8 +1,10 @@
-"""The shape of a draft: depths and tree-attention masks, the same draft as a batch of rows, and chunks of a prompt.
+"""The shape of a draft: depths and tree-attention masks, the same draft as a batch of rows, and
+chunks of a prompt.
 
-A row sees the context, its ancestors and itself. Slots and positions differ: tree node i is in cache slot
-``past + 1 + i`` but has position ``past + depth``. A sliding window is measured in positions, so it is taken from
-depths, never from slots. Prompts and answers are fed in chunks: memory grows with their length, not with its square.
+A row sees the context, its ancestors and itself. Slots and positions differ: tree node i is in
+cache slot ``past + 1 + i`` but has position ``past + depth``. A sliding window is measured in
+positions, so it is taken from depths, never from slots. Prompts and answers are fed in chunks:
+memory grows with their length, not with its square.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def require_order(parents: Sequence[int]) -> None:
     """Raise CaseError when a parent does not come before its child."""
     if min(parents, default=ROOT) < ROOT or not all(map(lt, parents, count())):
         node, parent = next(each for each in enumerate(parents) if not ROOT <= each[1] < each[0])
-        raise CaseError(f"parent of node {node} is {parent}; expected {ROOT} (root) or a smaller node number")
+        raise CaseError(
+            f"parent of node {node} is {parent}; expected {ROOT} (root) or a smaller node number"
+        )
 
 
 def is_chain(parents: Sequence[int]) -> bool:
@@ -45,7 +49,9 @@ def is_chain(parents: Sequence[int]) -> bool:
 
 
 def mark_ancestors(parents: Sequence[int]) -> np.ndarray:
-    """Return (N+1, N+1) bool: row 0 is the root, row i+1 node i; True for the row itself and its ancestors."""
+    """Return (N+1, N+1) bool: row 0 is the root, row i+1 node i; True for the row itself and its
+    ancestors.
+    """
     rows = len(parents) + 1
     if is_chain(parents):
         return np.tri(rows, dtype=bool)
@@ -62,7 +68,8 @@ def mark_ancestors(parents: Sequence[int]) -> np.ndarray:
 def build_tree_mask(
     parents: Sequence[int], depths: Sequence[int], past: int, window: int | None, dtype: torch.dtype
 ) -> Tensor:
-    """Build the additive attention mask (1, 1, N+1, past+N+1): 0 where a row may look, else the dtype's minimum.
+    """Build the additive attention mask (1, 1, N+1, past+N+1): 0 where a row may look, else the
+    dtype's minimum.
 
     past: [tokens] already in the cache, at positions 0..past-1; the root has position ``past``.
     window: [positions] a row sees those less than ``window`` before it; None = all.
@@ -71,8 +78,11 @@ def build_tree_mask(
     return rows.build_mask(window, dtype, past)
 
 
-def build_causal_mask(length: int, window: int | None, dtype: torch.dtype, start: int = 0) -> Tensor:
-    """Build the additive mask (1, 1, T - start, T) of the last tokens of T, with a sliding window in positions.
+def build_causal_mask(
+    length: int, window: int | None, dtype: torch.dtype, start: int = 0
+) -> Tensor:
+    """Build the additive mask (1, 1, T - start, T) of the last tokens of T, with a sliding window
+    in positions.
 
     start: [tokens] read before; 0 = a prompt.
     """
@@ -83,7 +93,9 @@ def build_causal_mask(length: int, window: int | None, dtype: torch.dtype, start
 
 
 def build_additive_mask(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
-    """Turn bool (rows, keys) into additive (1, 1, rows, keys): eager attention misreads bool masks without an error."""
+    """Turn bool (rows, keys) into additive (1, 1, rows, keys): eager attention misreads bool masks
+    without an error.
+    """
     mask = torch.zeros(visible.shape, dtype=dtype)
     return mask.masked_fill_(torch.from_numpy(~visible), torch.finfo(dtype).min)[None, None]
 
@@ -92,10 +104,11 @@ def build_additive_mask(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
 class RowBatch:
     """A draft of chains from one root as a batch of k rows over the context's keys and values.
 
-    A row is the root, its tokens and padding. Every row is causal, so no tree mask is needed; the results are put back
-    in the draft's own order and verified like any tree.
+    A row is the root, its tokens and padding. Every row is causal, so no tree mask is needed; the
+    results are put back in the draft's own order and verified like any tree.
 
-    places: (k, w+1) int64 index into root and draft; the root is in every first column and where a row is padded.
+    places: (k, w+1) int64 index into root and draft; the root is in every first column and where a
+    row is padded.
     """
 
     starts: tuple[int, ...]  # (k,) first node of each row
@@ -105,16 +118,17 @@ class RowBatch:
 
     @classmethod
     def of(cls, parents: Sequence[int], depths: Sequence[int]) -> RowBatch | None:
-        """Build the batch: parents ``[-1, 0, -1]``, depths ``[1, 2, 1]`` -> places ``[[0, 1, 2], [0, 3, 0]]``.
+        """Build the batch: parents ``[-1, 0, -1]``, depths ``[1, 2, 1]`` -> places ``[[0, 1, 2],
+        [0, 3, 0]]``.
 
-        None for fewer than two rows, which need one sequence only. Raises CaseError when a node hangs neither
-        from the root nor from the node before it.
+        None for fewer than two rows, which need one sequence only. Raises CaseError when a node
+        hangs neither from the root nor from the node before it.
         """
         for node, parent in enumerate(parents):
             if parent not in (ROOT, node - 1):
                 raise CaseError(
-                    f"draft is not rows: node {node} hangs from node {parent}; expected the root ({ROOT}) or node"
-                    f" {node - 1}, as the method declares Needs(rows=True)"
+                    f"draft is not rows: node {node} hangs from node {parent}; expected the root"
+                    f" ({ROOT}) or node {node - 1}, as the method declares Needs(rows=True)"
                 )
         starts = tuple(node for node, depth in enumerate(depths) if depth == 1)
         if len(starts) < 2:
@@ -147,7 +161,8 @@ class RowBatch:
 class TreeRows:
     """The last m of the n nodes after a context, which are fed together.
 
-    seen: (m, n) bool, the nodes that each row sees, including itself; None: itself and those before it.
+    seen: (m, n) bool, the nodes that each row sees, including itself; None: itself and those before
+    it.
     """
 
     seen: np.ndarray | None
@@ -163,12 +178,16 @@ class TreeRows:
         return near
 
     def build_mask(self, window: int | None, dtype: torch.dtype, past: int) -> Tensor:
-        """Build the additive mask (1, 1, m, past + n) over the nodes and the ``past`` [tokens] of the context."""
+        """Build the additive mask (1, 1, m, past + n) over the nodes and the ``past`` [tokens] of
+        the context.
+        """
         near = self.list_near(window)
         visible = np.ones((len(near), past + near.shape[1]), dtype=bool)
         visible[:, past:] = near
         if window is not None:
-            visible[:, :past] = np.asarray(self.places)[-len(near) :, None] - np.arange(past) < window
+            visible[:, :past] = (
+                np.asarray(self.places)[-len(near) :, None] - np.arange(past) < window
+            )
         return build_additive_mask(visible, dtype)
 
 
@@ -183,7 +202,9 @@ def list_chunks(end: int, start: int = 0) -> list[slice]:
 
 
 def list_masked_chunks(end: int, start: int = 0) -> list[slice]:
-    """Split the places ``start`` to ``end`` so that each slice's mask, over all places before its end, is small."""
+    """Split the places ``start`` to ``end`` so that each slice's mask, over all places before its
+    end, is small.
+    """
     parts: list[slice] = []
     while start < end:
         stop = min(start + CHUNK, end)

@@ -1,4 +1,6 @@
-"""Verification on the host: the token that each row picks, the accepted path, and the end of a request."""
+"""Verification on the host: the token that each row picks, the accepted path, and the end of a
+request.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step,
 class ActiveRequest:
     """The request that an engine decodes, and its last draft.
 
-    parents: (N,) of ``draft``, on the host; parents that the device lays out are there from the read-back on.
-    chunks: the best tokens and the states that a method asks for, of all parts of a prompt before the last.
+    parents: (N,) of ``draft``, on the host; parents that the device lays out are there from the
+    read-back on. chunks: the best tokens and the states that a method asks for, of all parts of a
+    prompt before the last.
     """
 
     needs: Needs
@@ -39,17 +42,29 @@ class ActiveRequest:
         """
         nodes = len(draft.tokens)
         if nodes != len(draft.parents):
-            raise CaseError(f"draft of {nodes} tokens has {len(draft.parents)} parents; expected as many")
+            raise CaseError(
+                f"draft of {nodes} tokens has {len(draft.parents)} parents; expected as many"
+            )
         if nodes > max_nodes:
-            raise CaseError(f"draft of {nodes} nodes; expected at most {max_nodes} (engine.max_nodes)")
+            raise CaseError(
+                f"draft of {nodes} nodes; expected at most {max_nodes} (engine.max_nodes)"
+            )
         self.draft = draft
         self.parents = draft.parents
-        stays = on_device and draft.depth is not None and draft.passenger is None and draft.probs is None
-        if isinstance(draft.parents, Tensor) and not (stays and not self.needs.rows and not self.walk.lossy):
+        stays = (
+            on_device
+            and draft.depth is not None
+            and draft.passenger is None
+            and draft.probs is None
+        )
+        if isinstance(draft.parents, Tensor) and not (
+            stays and not self.needs.rows and not self.walk.lossy
+        ):
             self.parents = draft.parents.tolist()
 
     def keep_chunk(self, logits: Tensor | None, hidden: Mapping[int, Tensor]) -> None:
-        """Store what the method asks for of a part of the prompt before the last, but not its logits.
+        """Store what the method asks for of a part of the prompt before the last, but not its
+        logits.
 
         logits: (m, V), None if they are not asked for. hidden: layer -> (m, D).
         """
@@ -59,12 +74,17 @@ class ActiveRequest:
     def emit_first(self, logits: Tensor, hidden: Mapping[int, Tensor]) -> Prefill:
         """Pick the first token; returns the result of reading the prompt.
 
-        logits: (1, V) after the prompt, or (m, V) of its last part's tokens where ``needs.prompt_topk``.
-        hidden: layer -> (m, D).
+        logits: (1, V) after the prompt, or (m, V) of its last part's tokens where
+        ``needs.prompt_topk``. hidden: layer -> (m, D).
         """
         tops = [*(top for top, _ in self.chunks), find_top(logits, self._count_best())]
         if len(found := [top for top in tops if top is not None]) > 1:
-            found = [TopK(torch.cat([each.ids for each in found]), torch.cat([each.logits for each in found]))]
+            found = [
+                TopK(
+                    torch.cat([each.ids for each in found]),
+                    torch.cat([each.logits for each in found]),
+                )
+            ]
         self.topk = found[0] if found else None
         picks, _ = self._pick(logits[-1:], [0], None)
         self.root = picks[0]
@@ -73,7 +93,8 @@ class ActiveRequest:
             hidden = {layer: states[-1:] for layer, states in hidden.items()}
         elif self.chunks:
             hidden = {
-                layer: torch.cat([*(each[layer] for _, each in self.chunks if each), hidden[layer]]) for layer in hidden
+                layer: torch.cat([*(each[layer] for _, each in self.chunks if each), hidden[layer]])
+                for layer in hidden
             }
         self.chunks = []
         return Prefill(self.root, hidden, self.topk)
@@ -92,14 +113,23 @@ class ActiveRequest:
         """
         if self.is_drawn(late):
             return self.verify_drawn(logits, fed, late)
-        return self.follow(*self._pick(logits, depths, fed if isinstance(self.draft.tokens, Tensor) else None), late)
+        return self.follow(
+            *self._pick(logits, depths, fed if isinstance(self.draft.tokens, Tensor) else None),
+            late,
+        )
 
     def is_drawn(self, late: Draft | None) -> bool:
-        """True if the walk compares distributions, because nodes were drawn or the rule is lossy."""
+        """True if the walk compares distributions, because nodes were drawn or the rule is
+        lossy.
+        """
         walk = self.walk
-        return walk.lossy or (walk.sampling is not None and (_is_drawn(self.draft) or _is_drawn(late)))
+        return walk.lossy or (
+            walk.sampling is not None and (_is_drawn(self.draft) or _is_drawn(late))
+        )
 
-    def verify_drawn(self, logits: Tensor, fed: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
+    def verify_drawn(
+        self, logits: Tensor, fed: Tensor, late: Draft | None
+    ) -> tuple[list[int], list[int], bool]:
         """Verify by distributions; see ``verify``."""
         parents = self.parents.tolist() if isinstance(self.parents, Tensor) else self.parents
         verdict = self.walk.verify(logits, self.draft, parents, fed, late)
@@ -108,7 +138,9 @@ class ActiveRequest:
     def follow(
         self, picks: Sequence[int], back: Sequence[int] | None, late: Draft | None
     ) -> tuple[list[int], list[int], bool]:
-        """Verify by the rows' picks (N+1,); see ``verify``. back: ``fed`` on the host, if tokens are on the device."""
+        """Verify by the rows' picks (N+1,); see ``verify``. back: ``fed`` on the host, if tokens
+        are on the device.
+        """
         tokens = cast(Sequence[int], self.draft.tokens) if back is None else back[1:]
         path = self.walk.follow(tokens, self.host_parents, self.draft.passenger, picks)
         last = picks[path[-1] + 1] if path else picks[0]
@@ -135,7 +167,9 @@ class ActiveRequest:
         return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
 
     def read(self, *given: Tensor | np.ndarray) -> list[list[float]]:
-        """Read (n,) tensors back, with ``parents`` and ``topk`` if the host needs them: the only synchronisation."""
+        """Read (n,) tensors back, with ``parents`` and ``topk`` if the host needs them: the only
+        synchronisation.
+        """
         parts = [*given, self.parents] if isinstance(self.parents, Tensor) else given
         found, self.topk = read_with_top(parts, self.topk, self.needs.read_topk)
         if isinstance(self.parents, Tensor):
@@ -170,13 +204,16 @@ def find_accepted_path(
     picks: Sequence[int],
     scores: Sequence[float] | None = None,
 ) -> list[int]:
-    """Return the path to the deepest node that, like all its ancestors, is its parent's pick, root side first.
+    """Return the path to the deepest node that, like all its ancestors, is its parent's pick, root
+    side first.
 
     tokens, parents, passenger: (N,) of the draft; passengers are never accepted.
     picks: (N+1,) row 0 the root's, row i + 1 node i's.
-    scores: (N,) of the nodes. Among equally deep nodes the largest sum over the path wins; without scores, the first.
+    scores: (N,) of the nodes. Among equally deep nodes the largest sum over the path wins; without
+    scores, the first.
     """
-    depths = [0] * len(parents) + [1]  # 0 = not accepted; the root is the last one, where a parent of -1 finds it
+    # 0 = not accepted; the root is the last one, where a parent of -1 finds it
+    depths = [0] * len(parents) + [1]
     sums = [0.0] * len(depths)
     best, deepest = ROOT, 1
     for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -196,7 +233,10 @@ def find_accepted_path(
 
 
 def find_recorded_path(
-    tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    passenger: Sequence[bool] | None,
+    picks: Sequence[int],
 ) -> list[int]:
     """Return the path of ``find_accepted_path`` if all rows at one depth pick the same token.
 
@@ -222,12 +262,16 @@ def find_recorded_path(
 
 
 def continues(late: Draft | None, whole: bool, token: int) -> bool:
-    """Returns whether the first token of a late chain is ``token``, emitted after a completely accepted draft."""
+    """Returns whether the first token of a late chain is ``token``, emitted after a completely
+    accepted draft.
+    """
     return late is not None and whole and len(late) > 0 and int(late.tokens[0]) == token
 
 
 def cut(emitted: Sequence[int], eos: frozenset[int], left: int) -> tuple[list[int], bool]:
-    """Return (a step's tokens up to and including the first EOS, at most ``left``; whether the request ends)."""
+    """Return (a step's tokens up to and including the first EOS, at most ``left``; whether the
+    request ends).
+    """
     kept = list(emitted[:left])
     if eos.isdisjoint(kept):
         return kept, len(kept) >= left
@@ -267,7 +311,8 @@ def find_top(logits: Tensor, k: int) -> TopK | None:
 
 
 def compute_gaps(logits: Tensor, ids: Sequence[int]) -> list[float]:
-    """Return (n,) how far the logit of each id is below the best of the others; negative if the id is the best.
+    """Return (n,) how far the logit of each id is below the best of the others; negative if the id
+    is the best.
 
     logits: (n, V). Raises CaseError if they are not finite.
     """
@@ -276,5 +321,8 @@ def compute_gaps(logits: Tensor, ids: Sequence[int]) -> list[float]:
     rival = torch.where(best.indices[:, :1] == chosen, best.values[:, 1:], best.values[:, :1])
     gaps: list[float] = (rival.double() - logits.gather(-1, chosen).double())[:, 0].tolist()
     if not all(abs(gap) < float("inf") for gap in gaps):
-        raise CaseError("the target's logits are NaN or infinite where the answer was judged; expected finite numbers")
+        raise CaseError(
+            "the target's logits are NaN or infinite where the answer was judged; expected finite"
+            " numbers"
+        )
     return gaps

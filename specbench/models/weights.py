@@ -1,4 +1,6 @@
-"""Checks of weights before they are read: the memory that a configuration needs, and the headers of files."""
+"""Checks of weights before they are read: the memory that a configuration needs, and the headers of
+files.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,16 @@ MOST_TEXT = 1 << 28  # [bytes] of a tokenizer or an index; the largest known hav
 _TEXTS = (".json", ".txt", ".model", ".jinja")
 _AUTHORS = "expected the file of the model's authors"
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_LAYER = re.compile(r"(?:model\.|transformer\.)?(?:layers|h)\.(\d+)\.")  # of the causal LM, not of another tower
+# of the causal LM, not of another tower
+_LAYER = re.compile(r"(?:model\.|transformer\.)?(?:layers|h)\.(\d+)\.")
 _SAVED = "expected what save_pretrained wrote: copy or download it again"
 _GB = 1e9
 
 
 def refuse_layers(config: Mapping[str, Any], key: str) -> None:
-    """Raise InputError for an absurd number of layers: even the configuration of such a model may be too large."""
+    """Raise InputError for an absurd number of layers: even the configuration of such a model may
+    be too large.
+    """
     for name in _LAYERS:
         if isinstance(count := config.get(name), int) and not 1 <= count <= MOST_LAYERS:
             raise InputError(f"{key}: {name}={count}; expected 1 to {MOST_LAYERS}")
@@ -45,17 +50,28 @@ def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str
         raise InputError(f"{key}: the family {config.model_type} takes no text_config; {_AUTHORS}")
     refuse_layers({name: getattr(text, name, None) for name in _LAYERS}, key)
     refuse_entries(text, key)
-    if isinstance(pad := getattr(text, "pad_token_id", None), int) and not -1 <= pad < text.vocab_size:
-        raise InputError(f"{key}: pad_token_id={pad}; expected from 0 to less than vocab_size={text.vocab_size}")
-    heads, shared = (getattr(text, name, None) or 1 for name in ("num_attention_heads", "num_key_value_heads"))
+    if (
+        isinstance(pad := getattr(text, "pad_token_id", None), int)
+        and not -1 <= pad < text.vocab_size
+    ):
+        raise InputError(
+            f"{key}: pad_token_id={pad}; expected from 0 to less than vocab_size={text.vocab_size}"
+        )
+    heads, shared = (
+        getattr(text, name, None) or 1 for name in ("num_attention_heads", "num_key_value_heads")
+    )
     if heads % shared:
-        raise InputError(f"{key}: num_key_value_heads={shared}; expected a divisor of num_attention_heads={heads}")
+        raise InputError(
+            f"{key}: num_key_value_heads={shared}; expected a divisor of"
+            f" num_attention_heads={heads}"
+        )
     need = least_parameters(text) * getattr(torch, dtype).itemsize
     room = _total_memory(device, gpus)
     if need > room:
         raise InputError(
-            f"{key}: its weights take at least {need / _GB:.0f} GB in {dtype}, {device} has {room / _GB:.0f} GB;"
-            " expected a smaller model, a smaller model.dtype, or another model.device"
+            f"{key}: its weights take at least {need / _GB:.0f} GB in {dtype}, {device} has"
+            f" {room / _GB:.0f} GB; expected a smaller model, a smaller model.dtype, or another"
+            " model.device"
         )
 
 
@@ -63,16 +79,27 @@ def refuse_tokenizer(tokens: int, config: Any, key: str) -> None:
     """Raise InputError if a tokenizer has more tokens than the model has logits."""
     size = config.get_text_config().vocab_size
     if tokens > size:
-        raise InputError(f"{key}: has {tokens} tokens, the model's logits {size}; expected the model's own tokenizer")
+        raise InputError(
+            f"{key}: has {tokens} tokens, the model's logits {size}; expected the model's own"
+            " tokenizer"
+        )
 
 
 def least_parameters(text: Any) -> int:
-    """Return a lower bound of a model's parameters: two matrices of attention, two of the MLP, embeddings."""
-    width, layers = int(getattr(text, "hidden_size", 0) or 0), int(getattr(text, "num_hidden_layers", 0) or 0)
+    """Return a lower bound of a model's parameters: two matrices of attention, two of the MLP,
+    embeddings.
+    """
+    width, layers = (
+        int(getattr(text, "hidden_size", 0) or 0),
+        int(getattr(text, "num_hidden_layers", 0) or 0),
+    )
     heads = int(getattr(text, "num_attention_heads", 0) or 0)
     attention = 2 * width * heads * int(getattr(text, "head_dim", None) or width // max(1, heads))
     inner = getattr(text, "intermediate_size", None)
-    return layers * (attention + 2 * width * (inner if isinstance(inner, int) else 0)) + int(text.vocab_size) * width
+    return (
+        layers * (attention + 2 * width * (inner if isinstance(inner, int) else 0))
+        + int(text.vocab_size) * width
+    )
 
 
 def _total_memory(device: str, gpus: int | None) -> int:
@@ -81,7 +108,10 @@ def _total_memory(device: str, gpus: int | None) -> int:
     if kind.type != "cuda":
         return int(psutil.virtual_memory().total)
     first = kind.index or 0
-    return sum(torch.cuda.get_device_properties(each).total_memory for each in range(first, first + (gpus or 1)))
+    return sum(
+        torch.cuda.get_device_properties(each).total_memory
+        for each in range(first, first + (gpus or 1))
+    )
 
 
 class _Index(TypedDict):
@@ -105,20 +135,24 @@ def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
         raise InputError(f"{key}: contains no weights; expected *.safetensors next to config.json")
     if safetensors:
         raise InputError(
-            f"{key}: holds torch weights only; expected *.safetensors"
-            f" (torch files are read with weights_only, and only when asked for: model.safetensors=false)"
+            f"{key}: holds torch weights only; expected *.safetensors (torch files are read with"
+            " weights_only, and only when asked for: model.safetensors=false)"
         )
     _refuse_index(folder, "pytorch_model.bin", key)
 
 
 def refuse_files(folder: Path, key: str) -> None:
-    """Raise InputError for a pipe, a device, or a text of a folder that no memory holds: transformers would read it."""
+    """Raise InputError for a pipe, a device, or a text of a folder that no memory holds:
+    transformers would read it.
+    """
     for path in sorted(folder.iterdir()):
         if not path.exists() or path.is_dir():
             continue
         refuse_irregular(path, f"{key}: ", "expected a file")
         if path.suffix in _TEXTS and path.stat().st_size > MOST_TEXT:
-            raise InputError(f"{key}: {path} has {path.stat().st_size} bytes; expected at most {MOST_TEXT}")
+            raise InputError(
+                f"{key}: {path} has {path.stat().st_size} bytes; expected at most {MOST_TEXT}"
+            )
 
 
 def _refuse_index(folder: Path, whole: str, key: str) -> None:
@@ -128,14 +162,20 @@ def _refuse_index(folder: Path, whole: str, key: str) -> None:
         return
     if not path.exists():
         raise InputError(f"{key}: holds neither {whole} nor {path.name}; {_SAVED}")
-    index = parse_as(TypeAdapter(_Index), read_file(path, f"{key}: ", _SAVED), f"{key}: {path}", _SAVED)
+    index = parse_as(
+        TypeAdapter(_Index), read_file(path, f"{key}: ", _SAVED), f"{key}: {path}", _SAVED
+    )
     for part in sorted(set(index["weight_map"].values())):
         if Path(part).name != part or not (folder / part).is_file():
-            raise InputError(f"{key}: {path} names {part}, which is not a file next to it; {_SAVED}")
+            raise InputError(
+                f"{key}: {path} names {part}, which is not a file next to it; {_SAVED}"
+            )
 
 
 def _refuse_broken(folder: Path, key: str) -> None:
-    """Raise InputError for a configuration that is not valid, or a broken file of weights (only headers are read)."""
+    """Raise InputError for a configuration that is not valid, or a broken file of weights (only
+    headers are read).
+    """
     path = folder / "config.json"
     raw = read_file(path, f"{key}: ", _AUTHORS)
     try:
@@ -152,7 +192,9 @@ def _refuse_broken(folder: Path, key: str) -> None:
             with safe_open(path, framework="numpy"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise InputError(f"{key}: {path} is not a complete safetensors file ({error}); {_SAVED}") from error
+            raise InputError(
+                f"{key}: {path} is not a complete safetensors file ({error}); {_SAVED}"
+            ) from error
 
 
 def empty_model(card: ModelCard) -> Any:
@@ -174,24 +216,28 @@ def refuse_shapes(card: ModelCard, key: str) -> None:
                 if wanted.get(name, shape) != shape:
                     raise InputError(
                         f"{key}: {path}, tensor {name}: of shape {shape}, and {wanted[name]} by"
-                        f" {folder / 'config.json'}; expected weights and configuration of one model"
+                        f" {folder / 'config.json'}; expected weights and configuration of one"
+                        " model"
                     )
 
 
 def refuse_missing(names: Collection[str], key: str) -> None:
-    """Raise InputError for parameters that are in no file: the library would initialise them at random."""
+    """Raise InputError for parameters that are in no file: the library would initialise them at
+    random.
+    """
     if names:
         raise InputError(
-            f"{key}: no file holds {len(names)} of its parameters, such as {min(names)}; expected the weights of the"
-            " whole causal LM"
+            f"{key}: no file holds {len(names)} of its parameters, such as {min(names)}; expected"
+            " the weights of the whole causal LM"
         )
 
 
 def refuse_unused(names: Collection[str], config: Any, key: str) -> None:
-    """Raise InputError if unused weights show that it is another model: one with more layers, or with biases.
+    """Raise InputError if unused weights show that it is another model: one with more layers, or
+    with biases.
 
-    Layers that predict further tokens (``num_nextn_predict_layers``) come after the others and are not used; a
-    quantised file may have biases of zeros.
+    Layers that predict further tokens (``num_nextn_predict_layers``) come after the others and are
+    not used; a quantised file may have biases of zeros.
     """
     text = config.get_text_config()
     layers = text.num_hidden_layers
@@ -200,6 +246,7 @@ def refuse_unused(names: Collection[str], config: Any, key: str) -> None:
     inside = [(name, int(found[1])) for name in names if (found := _LAYER.match(name))]
     if unused := [name for name, layer in inside if layer >= known or name.endswith(bias)]:
         raise InputError(
-            f"{key}: a {text.model_type} of num_hidden_layers={layers} leaves {len(unused)} of its weights unused, such"
-            f" as {min(unused)}; expected weights and configuration of one model"
+            f"{key}: a {text.model_type} of num_hidden_layers={layers} leaves {len(unused)} of its"
+            f" weights unused, such as {min(unused)}; expected weights and configuration of one"
+            " model"
         )

@@ -1,11 +1,13 @@
-"""Widens a trained model of the Llama family: the same function, computed with the shapes of a larger model.
+"""Widens a trained model of the Llama family: the same function, computed with the shapes of a
+larger model.
 
-The hidden units, query heads, inner columns and tokens of the trained model are the first ones of the wide model; of
-the wide mean of squares that a norm divides by, the added units contribute zeros, which the norm's weight and epsilon
-make up for. What is added has no effect on the hidden states, because the columns that would read it, or the rows that
-would write it, are zero. An added token's logit is far below all others: it reads one added hidden unit, which every
-token marks with a small constant. All other added weights are small random numbers: the power that a GPU draws, and so
-its clock, depends on the numbers that it multiplies.
+The hidden units, query heads, inner columns and tokens of the trained model are the first ones of
+the wide model; of the wide mean of squares that a norm divides by, the added units contribute
+zeros, which the norm's weight and epsilon make up for. What is added has no effect on the hidden
+states, because the columns that would read it, or the rows that would write it, are zero. An added
+token's logit is far below all others: it reads one added hidden unit, which every token marks with
+a small constant. All other added weights are small random numbers: the power that a GPU draws, and
+so its clock, depends on the numbers that it multiplies.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from specbench.models.family import find_head_size
 from specbench.types import InputError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
-ANY_SIZE = ("default", "linear", "llama3")  # rotary angles of these kinds depend on a pair's frequency alone
+# rotary angles of these kinds depend on a pair's frequency alone
+ANY_SIZE = ("default", "linear", "llama3")
 SPREAD = 0.02  # standard deviation of weights that have no effect
-MARK = 2.0**-7  # of an added hidden unit, times the embeddings' spread: no norm's mean of squares notices it
-LAST_NORM, LIFT = "model.norm.weight", 2.0**10  # of the marked unit: hidden states are far larger than embeddings
+# of an added hidden unit, times the embeddings' spread: no norm's mean of squares notices it
+MARK = 2.0**-7
+# of the marked unit: hidden states are far larger than embeddings
+LAST_NORM, LIFT = "model.norm.weight", 2.0**10
 AGAINST = -(2.0**15)  # times the marked unit in the logits of added tokens; float16 can express it
 ENTRIES = {
     "hidden": "hidden_size",
@@ -37,7 +42,8 @@ ENTRIES = {
     "head": "head_dim",
     "vocab": "vocab_size",
 }
-READERS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")  # whose output is read
+# whose output is read
+READERS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")
 INTO_HIDDEN = ("fc", "input_proj", "linear")  # of heads; their rows write hidden units
 
 
@@ -58,7 +64,13 @@ class Shape:
         """The sizes in a configuration of the library."""
         text = config.get_text_config()
         found = {name: getattr(text, entry, None) for name, entry in ENTRIES.items()}
-        return cls(**{**found, "head": find_head_size(text), "kv_heads": found["kv_heads"] or text.num_attention_heads})
+        return cls(
+            **{
+                **found,
+                "head": find_head_size(text),
+                "kv_heads": found["kv_heads"] or text.num_attention_heads,
+            }
+        )
 
     def __str__(self) -> str:
         """The sizes in one line."""
@@ -67,7 +79,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Widening:
-    """Where each part of a trained model stands in a wide one. stored: its configuration. key: the setting.
+    """Where each part of a trained model stands in a wide one. stored: its configuration. key: the
+    setting.
 
     narrow, wide: the shapes of both. draft: sizes that a draft model is widened to.
     """
@@ -80,32 +93,43 @@ class Widening:
 
     @classmethod
     def to(cls, config: Any, sizes: Mapping[str, Any], key: str = "model.widen") -> Widening | None:
-        """Widen a model of ``config`` to ``sizes``, None = its own; ``draft`` among them has those of a draft model.
+        """Widen a model of ``config`` to ``sizes``, None = its own; ``draft`` among them has those
+        of a draft model.
 
-        Returns None if no size is set. Raises InputError for a shape that has no room for the model.
+        Returns None if no size is set. Raises InputError for a shape that has no room for the
+        model.
         """
-        larger = {name: size for name, size in sizes.items() if size is not None and name in ENTRIES}
+        larger = {
+            name: size for name, size in sizes.items() if size is not None and name in ENTRIES
+        }
         draft = sizes.get("draft") or {}
         if not larger:
             if any(draft.values()):
-                raise InputError(f"{key}.draft: the target is not widened; expected {key}.hidden or another size")
+                raise InputError(
+                    f"{key}.draft: the target is not widened; expected {key}.hidden or another size"
+                )
             return None
         text = config.get_text_config()
         if text.model_type not in FAMILIES:
-            raise InputError(f"{key}: the family {text.model_type} cannot be widened; expected {', '.join(FAMILIES)}")
+            raise InputError(
+                f"{key}: the family {text.model_type} cannot be widened; expected"
+                f" {', '.join(FAMILIES)}"
+            )
         narrow = Shape.of(config)
         found = cls(config, narrow, replace(narrow, **larger), key, draft)
         found._require_room()
         kind = (getattr(text, "rope_parameters", None) or {}).get("rope_type", "default")
         if found.wide.head != narrow.head and kind not in ANY_SIZE:
-            raise InputError(f"{key}.head: rotary positions of type {kind} depend on it; expected {narrow.head}")
+            raise InputError(
+                f"{key}.head: rotary positions of type {kind} depend on it; expected {narrow.head}"
+            )
         return found
 
     def note(self, path: str) -> str:
         """What a report says of the model. path: of the trained one."""
         return (
-            f"The model is {Path(path).name}, widened: it computes what the trained model computes, at the cost of"
-            f" {self.wide}."
+            f"The model is {Path(path).name}, widened: it computes what the trained model computes,"
+            f" at the cost of {self.wide}."
         )
 
     def _require_room(self) -> None:
@@ -113,21 +137,28 @@ class Widening:
         for each in fields(Shape):
             least, got = getattr(narrow, each.name), getattr(wide, each.name)
             if got < least and each.name != "kv_heads":
-                raise InputError(f"{self.key}.{each.name}={got}: the model has {least}; expected at least that")
+                raise InputError(
+                    f"{self.key}.{each.name}={got}: the model has {least}; expected at least that"
+                )
         if wide.vocab > narrow.vocab and wide.hidden == narrow.hidden:
             raise InputError(
-                f"{self.key}.vocab={wide.vocab}: added tokens need an added hidden unit, so that none is ever drawn;"
-                f" expected {self.key}.hidden above {narrow.hidden}, or a vocabulary of {narrow.vocab}"
+                f"{self.key}.vocab={wide.vocab}: added tokens need an added hidden unit, so that"
+                f" none is ever drawn; expected {self.key}.hidden above {narrow.hidden}, or a"
+                f" vocabulary of {narrow.vocab}"
             )
         if wide.head % narrow.head:
-            raise InputError(f"{self.key}.head={wide.head}: expected a multiple of the model's {narrow.head}")
+            raise InputError(
+                f"{self.key}.head={wide.head}: expected a multiple of the model's {narrow.head}"
+            )
         if wide.heads % wide.kv_heads:
-            raise InputError(f"{self.key}.kv_heads={wide.kv_heads}: expected a divisor of heads={wide.heads}")
+            raise InputError(
+                f"{self.key}.kv_heads={wide.kv_heads}: expected a divisor of heads={wide.heads}"
+            )
         if (least := narrow.kv_heads * self._copies) > wide.kv_heads:
             raise InputError(
-                f"{self.key}.kv_heads={wide.kv_heads}: the {narrow.heads} query heads of the model share"
-                f" {narrow.kv_heads} key heads, which takes {least} in groups of {wide.heads // wide.kv_heads};"
-                " expected more key heads"
+                f"{self.key}.kv_heads={wide.kv_heads}: the {narrow.heads} query heads of the model"
+                f" share {narrow.kv_heads} key heads, which takes {least} in groups of"
+                f" {wide.heads // wide.kv_heads}; expected more key heads"
             )
 
     @property
@@ -142,7 +173,9 @@ class Widening:
 
     @property
     def _copies(self) -> int:
-        """Wide key heads that each key head of the model is copied to, if its group is larger than a wide one."""
+        """Wide key heads that each key head of the model is copied to, if its group is larger than
+        a wide one.
+        """
         return -(-self._shared // self._group)
 
     def config(self) -> Any:
@@ -150,29 +183,39 @@ class Widening:
         entries = {ENTRIES[name]: size for name, size in asdict(self.wide).items()}
         stored = self.stored.to_dict()
         if kinds := stored.get("layer_types"):
-            entries["layer_types"] = [kinds[place % len(kinds)] for place in range(self.wide.layers)]
+            entries["layer_types"] = [
+                kinds[place % len(kinds)] for place in range(self.wide.layers)
+            ]
         entries["rms_norm_eps"] = self._epsilon(stored["rms_norm_eps"])
         try:
             return type(self.stored).from_dict({**stored, **entries})
         except (ValueError, StrictDataclassError) as error:
             reason = str(error).strip().splitlines()[-1].strip()
-            raise InputError(f"{self.key}: no {self.stored.model_type} has these sizes ({reason})") from error
+            raise InputError(
+                f"{self.key}: no {self.stored.model_type} has these sizes ({reason})"
+            ) from error
 
     def head_config(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration of a trained head of the narrow model, nested or not, for one of the wide model.
+        """The configuration of a trained head of the narrow model, nested or not, for one of the
+        wide model.
 
         Raises InputError for a head of another width than the model's.
         """
         found: dict[str, Any] = dict(raw)
-        found |= {name: self.head_config(part) for name, part in raw.items() if isinstance(part, Mapping)}
+        found |= {
+            name: self.head_config(part) for name, part in raw.items() if isinstance(part, Mapping)
+        }
         if found.get("hidden_size") is None:
             return found
         if found["hidden_size"] != self.narrow.hidden:
             raise InputError(
-                f"{self.key}: a head of hidden_size={found['hidden_size']} cannot be widened; expected the model's"
-                f" {self.narrow.hidden}"
+                f"{self.key}: a head of hidden_size={found['hidden_size']} cannot be widened;"
+                f" expected the model's {self.narrow.hidden}"
             )
-        sizes = {ENTRIES[name]: getattr(self.wide, name) for name in ("hidden", "heads", "kv_heads", "head", "vocab")}
+        sizes = {
+            ENTRIES[name]: getattr(self.wide, name)
+            for name in ("hidden", "heads", "kv_heads", "head", "vocab")
+        }
         inner = max(self.wide.intermediate, int(found["intermediate_size"]))
         epsilon = self._epsilon(float(found.get("rms_norm_eps", 1e-6)))
         return {**found, **sizes, "intermediate_size": inner, "rms_norm_eps": epsilon}
@@ -181,7 +224,8 @@ class Widening:
         return epsilon * self.narrow.hidden / self.wide.hidden
 
     def fill(self, model: Any, stored: Mapping[str, Tensor]) -> None:
-        """Write the weights of the narrow model into ``model``, a wide one with random weights, in place.
+        """Write the weights of the narrow model into ``model``, a wide one with random weights, in
+        place.
 
         stored: name -> weight, on the host. Added layers pass the hidden states on.
         """
@@ -191,16 +235,22 @@ class Widening:
                 part = stored.get(name)
                 if part is not None:
                     self._place(name, part, weight, _normed(stored))
-                elif name.endswith(("o_proj.weight", "o_proj.bias", "down_proj.weight", "down_proj.bias")):
+                elif name.endswith(
+                    ("o_proj.weight", "o_proj.bias", "down_proj.weight", "down_proj.bias")
+                ):
                     weight.zero_()
         for module in model.modules():
             for name in ("q_norm", "k_norm"):
                 if hasattr(module, name):
                     norm = getattr(module, name)
-                    norm.variance_epsilon *= self.wide.hidden / self.narrow.hidden * self.narrow.head / self.wide.head
+                    norm.variance_epsilon *= (
+                        self.wide.hidden / self.narrow.hidden * self.narrow.head / self.wide.head
+                    )
 
     def widen_head(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of a trained head of the narrow model, for the wide one; added weights are seeded."""
+        """The tensors of a trained head of the narrow model, for the wide one; added weights are
+        seeded.
+        """
         random, wide = torch.Generator().manual_seed(0), {}
         for name, weight in state.items():
             if not weight.is_floating_point():  # of token ids
@@ -220,7 +270,8 @@ class Widening:
         module = _module(name)
         value = weight.to(drawn.device, torch.float32, copy=True)
         wider = (self.wide.head / self.narrow.head) ** 0.5
-        if module in ("q_proj", "qkv_proj") and not normed:  # scores are divided by the root of the head's size
+        # scores are divided by the root of the head's size
+        if module in ("q_proj", "qkv_proj") and not normed:
             value[: self.narrow.heads * self.narrow.head] *= wider
         elif module == "k_norm":  # its mean is over the head; of q_norm, both factors cancel
             value /= wider
@@ -237,17 +288,23 @@ class Widening:
         for dim, axis in enumerate(axes):
             value = value.index_select(dim, axis.source.to(value.device))
         drawn[torch.meshgrid(*(axis.to for axis in axes), indexing="ij")] = value.to(drawn.dtype)
-        if module in ("embed_tokens", "lm_head") and len(drawn) > len(weight):  # no added token is ever drawn
+        # no added token is ever drawn
+        if module in ("embed_tokens", "lm_head") and len(drawn) > len(weight):
             if module == "embed_tokens":
                 drawn[: len(weight), self.narrow.hidden] = float(weight.float().std()) * MARK
             drawn[len(weight) :, self.narrow.hidden] = AGAINST
         return drawn
 
     def _axes(self, name: str, weight: Tensor) -> list[_Axis]:
-        """Where each dimension of a weight goes. Raises InputError for a tensor that no rule is known for."""
+        """Where each dimension of a weight goes. Raises InputError for a tensor that no rule is
+        known for.
+        """
         module, (first, *others) = _module(name), weight.shape
         if module == "mask_hidden":
-            return [*(_first(size, size) for size in (first, *others[:-1])), self._hidden(others[-1])]
+            return [
+                *(_first(size, size) for size in (first, *others[:-1])),
+                self._hidden(others[-1]),
+            ]
         rows: dict[str, Callable[[], _Axis]] = {
             "q_norm": self._dims,
             "k_norm": self._dims,
@@ -263,7 +320,9 @@ class Widening:
         }
         columns = {"o_proj": self._queries, "down_proj": lambda: self._inner(others[0])}
         if module not in {*rows, *columns, *INTO_HIDDEN} and "norm" not in module:
-            raise InputError(f"{self.key}: no rule widens the tensor {name}; expected a head of another kind")
+            raise InputError(
+                f"{self.key}: no rule widens the tensor {name}; expected a head of another kind"
+            )
         found = [rows.get(module, lambda: self._hidden(first))()]
         return [*found, columns.get(module, lambda: self._hidden(others[0]))()] if others else found
 
@@ -279,11 +338,15 @@ class Widening:
         return _first(size, max(size, self.wide.intermediate))
 
     def _dims(self) -> _Axis:
-        """Of a head: pairs that are rotated together keep their frequency, so they stand ``wide / narrow`` apart."""
+        """Of a head: pairs that are rotated together keep their frequency, so they stand ``wide /
+        narrow`` apart.
+        """
         half, apart = self.narrow.head // 2, self.wide.head // self.narrow.head
         pairs = torch.arange(half) * apart
         to = torch.cat([pairs, pairs + self.wide.head // 2])
-        return _Axis(to, torch.arange(self.narrow.head), torch.arange(self.wide.head), self.wide.head)
+        return _Axis(
+            to, torch.arange(self.narrow.head), torch.arange(self.wide.head), self.wide.head
+        )
 
     def _queries(self) -> _Axis:
         """Each query head stands in the group of its key head, or of a copy of it."""
@@ -297,7 +360,11 @@ class Widening:
     def _keys(self) -> _Axis:
         copies = range(self._copies)
         return self._heads(
-            [(key * self._copies + copy, key) for key in range(self.narrow.kv_heads) for copy in copies],
+            [
+                (key * self._copies + copy, key)
+                for key in range(self.narrow.kv_heads)
+                for copy in copies
+            ],
             self.wide.kv_heads,
         )
 
@@ -314,7 +381,8 @@ class Widening:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One dimension of a weight: entry ``source[i]`` of the narrow one goes to ``to[i]`` of the wide one.
+    """One dimension of a weight: entry ``source[i]`` of the narrow one goes to ``to[i]`` of the
+    wide one.
 
     own: entries of the wide one in which nothing else may stand. size: of the wide one.
     """

@@ -1,4 +1,6 @@
-"""Latency profiles: how long a forward of a model takes, by tokens fed and context. No torch: reports read them too."""
+"""Latency profiles: how long a forward of a model takes, by tokens fed and context. No torch:
+reports read them too.
+"""
 
 from specbench.profile.analytic import analytic_profile, find_pair
 from specbench.profile.file import (

@@ -1,4 +1,6 @@
-"""Reads and writes latency profiles as JSON files; a file with a wrong entry is an error that names the entry."""
+"""Reads and writes latency profiles as JSON files; a file with a wrong entry is an error that names
+the entry.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from specbench.input import InputError, parse_as, read_file, refuse_foreign
@@ -35,7 +44,10 @@ from specbench.records.record import Amount
 from specbench.records.store import write_atomically
 
 LOG = logging.getLogger(__name__)
-_FIX = "expected a file that specbench profile wrote, the name of a published fit, or a pair such as h100-8b"
+_FIX = (
+    "expected a file that specbench profile wrote, the name of a published fit, or a pair such as"
+    " h100-8b"
+)
 _PUBLISHED = Path("results/profiles/published")
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "published" / "profiles"
@@ -43,15 +55,21 @@ _PLAIN = ("device", "model", "engine", "dtype", "kind", "date", "source", "param
 
 
 def require_folder(folder: Path) -> None:
-    """Make the folder and see that it can be written, before a profile is measured. Raises InputError."""
+    """Make the folder and see that it can be written, before a profile is measured. Raises
+    InputError.
+    """
     if folder.suffix == ".json" and not folder.is_dir():
-        raise InputError(f"folder {folder}: is named as a file; expected a folder, where the profile gets a name")
+        raise InputError(
+            f"folder {folder}: is named as a file; expected a folder, where the profile gets a name"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InputError(f"folder {folder}: cannot be written ({error.strerror}); choose another") from error
+        raise InputError(
+            f"folder {folder}: cannot be written ({error.strerror}); choose another"
+        ) from error
 
 
 def write_profile(profile: Profile, folder: Path) -> Path:
@@ -64,23 +82,36 @@ def write_profile(profile: Profile, folder: Path) -> Path:
 
 
 def read_profile(path: Path) -> Profile:
-    """Returns the profile in a file. Raises InputError, which names the file and the wrong entry."""
+    """Returns the profile in a file. Raises InputError, which names the file and the wrong
+    entry.
+    """
     found = parse_as(_File, read_file(path, "profile ", _FIX), f"profile {path}", _FIX)
     if (found.grid is None) == (found.fit is None):
-        raise InputError(f"profile {path}: has both or neither of grid and fit; expected one of them")
+        raise InputError(
+            f"profile {path}: has both or neither of grid and fit; expected one of them"
+        )
     if found.kind == PUBLISHED and not found.source:
-        raise InputError(f"profile {path}: source is empty; expected where the figures were published")
+        raise InputError(
+            f"profile {path}: source is empty; expected where the figures were published"
+        )
     contexts = len(found.grid.contexts) if found.grid else 0
     if found.control and len(found.control) != contexts:
         raise InputError(
-            f"profile {path}: control has {len(found.control)} figures; expected {contexts}, one per context"
+            f"profile {path}: control has {len(found.control)} figures; expected {contexts}, one"
+            " per context"
         )
     rows = None
     if given := found.rows:
-        rows = RowGrid(tuple(given.k), tuple(given.w), tuple(given.contexts), np.array(given.ms, dtype=np.float64))
+        rows = RowGrid(
+            tuple(given.k),
+            tuple(given.w),
+            tuple(given.contexts),
+            np.array(given.ms, dtype=np.float64),
+        )
     return Profile(
         **{key: getattr(found, key) for key in (*_PLAIN, "versions", "ceilings", "shape")},
-        surface=found.fit or Grid(**{key: np.array(values, dtype=np.float64) for key, values in found.grid or ()}),
+        surface=found.fit
+        or Grid(**{key: np.array(values, dtype=np.float64) for key, values in found.grid or ()}),
         control=tuple(found.control),
         buckets=tuple(found.buckets),
         rows=rows,
@@ -88,7 +119,8 @@ def read_profile(path: Path) -> Profile:
 
 
 def open_profile(named: Path | str) -> Profile:
-    """The profile of a file, of a pair such as 'h100-8b', or of a published fit's name without its folder and ending.
+    """The profile of a file, of a pair such as 'h100-8b', or of a published fit's name without its
+    folder and ending.
 
     Raises InputError.
     """
@@ -96,22 +128,32 @@ def open_profile(named: Path | str) -> Profile:
     if pair is not None:
         return pair
     checkout = (_PACKAGE.parent / _PUBLISHED).glob("*.json")  # wherever the command runs
-    published = {path.stem: path for path in reversed([*published_profiles(), *checkout])}  # the nearest folder's
+    # the nearest folder's
+    published = {path.stem: path for path in reversed([*published_profiles(), *checkout])}
     if not Path(named).is_file() and str(named) in published:
         return read_profile(published[str(named)])
     return read_profile(Path(named))
 
 
 def published_profiles() -> list[Path]:
-    """The files of published fits: of the checkout that this folder is in, then of the installed package."""
+    """The files of published fits: of the checkout that this folder is in, then of the installed
+    package.
+    """
     folders = [*(folder / _PUBLISHED for folder in (Path.cwd(), *Path.cwd().parents)), _INSTALLED]
     return [path for folder in folders for path in sorted(folder.glob("*.json"))]
 
 
 def find_profile(
-    folders: Iterable[Path], device: str, model: str, engine: str, dtype: str, parameters: int | None
+    folders: Iterable[Path],
+    device: str,
+    model: str,
+    engine: str,
+    dtype: str,
+    parameters: int | None,
 ) -> tuple[Path, Profile] | None:
-    """The measured profile of this device, model, engine and dtype; the newest if several folders have one."""
+    """The measured profile of this device, model, engine and dtype; the newest if several folders
+    have one.
+    """
     found: list[tuple[str, Path, Profile]] = []
     for path in sorted({path.resolve() for folder in folders for path in folder.glob("*.json")}):
         try:
@@ -135,7 +177,11 @@ def _plain(profile: Profile) -> dict[str, Any]:
         **{key: getattr(profile, key) for key in _PLAIN},
         "versions": dict(profile.versions),
         "fit": asdict(surface) if isinstance(surface, Fit) else None,
-        "grid": {key: _rounded(value) for key, value in asdict(surface).items()} if isinstance(surface, Grid) else None,
+        "grid": (
+            {key: _rounded(value) for key, value in asdict(surface).items()}
+            if isinstance(surface, Grid)
+            else None
+        ),
         "control": _rounded(np.asarray(profile.control)),
         "buckets": list(profile.buckets),
         "ceilings": asdict(profile.ceilings) if profile.ceilings else None,
@@ -161,7 +207,10 @@ def _axis(first: int | None = None) -> AfterValidator:
 
     def check(values: list[float]) -> list[float]:
         _require(values == sorted(set(values)), "ascending numbers")
-        _require(first is None or values[:1] == [first], f"{first} as the first number, for the single token")
+        _require(
+            first is None or values[:1] == [first],
+            f"{first} as the first number, for the single token",
+        )
         return values
 
     return AfterValidator(check)
@@ -204,7 +253,9 @@ class _Rows(BaseModel):
     @classmethod
     def _check(cls, values: list[Any], info: ValidationInfo) -> list[Any]:
         _check_sizes(values, info.data, "contexts", "k", "w")
-        _require(all(plane[0][0] for plane in values), "a time of the single token for every context")
+        _require(
+            all(plane[0][0] for plane in values), "a time of the single token for every context"
+        )
         return values
 
 

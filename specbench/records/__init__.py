@@ -1,1 +1,3 @@
-"""The files that a run writes, and their readers: records, the manifest, the directory, Spec-Bench's answer files."""
+"""The files that a run writes, and their readers: records, the manifest, the directory,
+Spec-Bench's answer files.
+"""

@@ -1,7 +1,8 @@
-"""Reads and writes Spec-Bench's answer file: one line of JSON per question, as its ``evaluation/eval.py`` writes it.
+"""Reads and writes Spec-Bench's answer file: one line of JSON per question, as its
+``evaluation/eval.py`` writes it.
 
-Only the first of a line's choices counts, as in Spec-Bench's ``speed.py``. The accept lengths of all turns are one
-list.
+Only the first of a line's choices counts, as in Spec-Bench's ``speed.py``. The accept lengths of
+all turns are one list.
 """
 
 from __future__ import annotations
@@ -19,18 +20,30 @@ from specbench.input import InputError, numbered_lines, parse_as, read_file
 from specbench.records.record import OVERALL, Count, Figure, Seconds
 from specbench.records.store import write_atomically
 
-MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+MT_BENCH = (
+    "writing",
+    "roleplay",
+    "reasoning",
+    "math",
+    "coding",
+    "extraction",
+    "stem",
+    "humanities",
+)
 MULTI_TURN = "multi-turn"
-FAILED = "ERROR"  # what eval.py writes for a turn that raised; its counts are then those of the turn before
+# what eval.py writes for a turn that raised; its counts are then those of the turn before
+FAILED = "ERROR"
 _EXPECTED = (
-    "expected a line of Spec-Bench's answer file: question_id, category, choices with turns, new_tokens, wall_time and "
-    "accept_lengths"
+    "expected a line of Spec-Bench's answer file: question_id, category, choices with turns,"
+    " new_tokens, wall_time and accept_lengths"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerTurn:
-    """One turn. decoding_steps, new_tokens: counts as the method gave them. wall_time_s: [s], the prefill included."""
+    """One turn. decoding_steps, new_tokens: counts as the method gave them. wall_time_s: [s], the
+    prefill included.
+    """
 
     text: str
     decoding_steps: int
@@ -40,9 +53,11 @@ class AnswerTurn:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One question's answer. category: the raw word of the question file. task: what tables group by.
+    """One question's answer. category: the raw word of the question file. task: what tables group
+    by.
 
-    accept_lengths: (steps of all turns,) tokens emitted by each. misspelt: its file calls them ``accept_lengths:``.
+    accept_lengths: (steps of all turns,) tokens emitted by each. misspelt: its file calls them
+    ``accept_lengths:``.
     """
 
     question_id: int | str
@@ -87,7 +102,9 @@ class Answer:
 
 
 def task_of(category: str) -> str:
-    """The task of a raw category: MT-Bench's eight are one task of Spec-Bench, any other is its own."""
+    """The task of a raw category: MT-Bench's eight are one task of Spec-Bench, any other is its
+    own.
+    """
     return MULTI_TURN if category in MT_BENCH else category
 
 
@@ -111,7 +128,8 @@ _Choice = TypedDict(
         "turns": Annotated[list[str], Field(min_length=1)],
         "new_tokens": list[Count],
         "wall_time": NotRequired[list[Seconds]],
-        "decoding_steps": NotRequired[list[Count] | None],  # some adapters' files lack it; no figure needs it
+        # some adapters' files lack it; no figure needs it
+        "decoding_steps": NotRequired[list[Count] | None],
         "accept_lengths": NotRequired[list[Count]],
         "accept_lengths:": NotRequired[list[Count]],  # as the adapter of REST writes it
     },
@@ -119,9 +137,11 @@ _Choice = TypedDict(
 
 
 def read_answers(path: Path, timed: bool = True) -> list[Answer]:
-    """The answers of a file, in file order. Raises InputError naming the file, the line and what is wrong with it.
+    """The answers of a file, in file order. Raises InputError naming the file, the line and what is
+    wrong with it.
 
-    timed: whether every line must have wall times and accept lengths, which the formulas need and a trace does not.
+    timed: whether every line must have wall times and accept lengths, which the formulas need and a
+    trace does not.
     """
     answers = []
     for number, line in numbered_lines(read_file(path, "answer file ", _EXPECTED)):
@@ -131,15 +151,23 @@ def read_answers(path: Path, timed: bool = True) -> list[Answer]:
             raise InputError(f"{where}: {fault}; {_EXPECTED}")
         choice = found["choices"][0]
         none = [0] * len(choice["turns"])
-        counts = (choice.get("decoding_steps") or none, choice["new_tokens"], choice.get("wall_time") or none)
+        counts = (
+            choice.get("decoding_steps") or none,
+            choice["new_tokens"],
+            choice.get("wall_time") or none,
+        )
         answers.append(
             Answer(
                 question_id=found["question_id"],
                 category=found["category"],
                 task=task_of(found["category"]),
                 model_id=found.get("model_id", ""),
-                turns=tuple(AnswerTurn(*turn) for turn in zip(choice["turns"], *counts, strict=True)),
-                accept_lengths=tuple(choice.get("accept_lengths", choice.get("accept_lengths:", ()))),
+                turns=tuple(
+                    AnswerTurn(*turn) for turn in zip(choice["turns"], *counts, strict=True)
+                ),
+                accept_lengths=tuple(
+                    choice.get("accept_lengths", choice.get("accept_lengths:", ()))
+                ),
                 answer_id=found.get("answer_id", ""),
                 tstamp=found.get("tstamp", 0.0),
                 misspelt="accept_lengths" not in choice and "accept_lengths:" in choice,
@@ -154,9 +182,14 @@ def _find_fault(line: _Line, timed: bool) -> str | None:
     """Returns the fault that the schema does not find; None for a valid line."""
     choice = line["choices"][0]
     lengths = [len(choice["turns"]), len(choice["new_tokens"])]
-    lengths += [len(column) for column in (choice.get("decoding_steps"), choice.get("wall_time")) if column]
+    lengths += [
+        len(column) for column in (choice.get("decoding_steps"), choice.get("wall_time")) if column
+    ]
     if len(set(lengths)) > 1:
-        return f"turns, new_tokens, decoding_steps and wall_time have lengths {lengths}, one entry a turn each"
+        return (
+            f"turns, new_tokens, decoding_steps and wall_time have lengths {lengths}, one entry a"
+            " turn each"
+        )
     if line["category"] == OVERALL:
         return f"category {OVERALL!r} is the row of all categories"
     if timed and not choice.keys() & {"accept_lengths", "accept_lengths:"}:

@@ -1,8 +1,10 @@
-"""The check of a run's records against each other and against its manifest, in the order of the file.
+"""The check of a run's records against each other and against its manifest, in the order of the
+file.
 
-A record alone is checked by ``CaseRecord.find_fault``. Here a block must be one that the run could have written: its
-number follows, it has every method in its place, all of its records have the same questions, and the results of the
-lossless check agree with the ids. The records of one block are kept, and a little of each case.
+A record alone is checked by ``CaseRecord.find_fault``. Here a block must be one that the run could
+have written: its number follows, it has every method in its place, all of its records have the same
+questions, and the results of the lossless check agree with the ids. The records of one block are
+kept, and a little of each case.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _ROUNDED_S = 1e-3  # [s] that sums of times may differ by
 
 @dataclass(slots=True)
 class _Case:
-    """The question of a case. first: the line of its first record. turns: of its first valid one, on line ``done``.
+    """The question of a case. first: the line of its first record. turns: of its first valid one,
+    on line ``done``.
 
     prompt: [tokens] of its first turn, on line ``asked``.
     """
@@ -47,7 +50,9 @@ class _Case:
 
 @dataclass(slots=True)
 class _Place:
-    """A case in a round. block: its latest one. first: the line of its first record. lines: method -> its latest."""
+    """A case in a round. block: its latest one. first: the line of its first record. lines: method
+    -> its latest.
+    """
 
     block: int
     first: int
@@ -81,27 +86,39 @@ class Consistency:
         self._methods: dict[str, int] = {}  # of the block -> their records
 
     def check(self, record: CaseRecord) -> None:
-        """Check the next record. Raises InputError if it contradicts the manifest, or the records before it."""
+        """Check the next record. Raises InputError if it contradicts the manifest, or the records
+        before it.
+        """
         self._line += 1
-        place = self._places.setdefault((record.case, record.round), _Place(record.block, self._line))
+        place = self._places.setdefault(
+            (record.case, record.round), _Place(record.block, self._line)
+        )
         self._check_place(record, place)
         self._check_case(record)
         if record.block != self._number:
             self._close(complete=True)
             if record.block != (self._number + 1):
-                self._refuse(f"block is {record.block}, after block {self._number}; blocks are numbered from 0")
+                self._refuse(
+                    f"block is {record.block}, after block {self._number}; blocks are numbered"
+                    " from 0"
+                )
             self._number = record.block
         elif not self._loaded and record.case != self._block[0][1].case:
             line, first = self._block[0]
-            self._refuse(f"case of block {record.block} is {record.case}, on line {line} it is {first.case}")
+            self._refuse(
+                f"case of block {record.block} is {record.case}, on line {line} it is {first.case}"
+            )
         elif record.round != self._block[0][1].round:
             line, first = self._block[0]
-            self._refuse(f"round of block {record.block} is {record.round}, on line {line} it is {first.round}")
+            self._refuse(
+                f"round of block {record.block} is {record.round}, on line {line} it is"
+                f" {first.round}"
+            )
         self._methods[record.method] = self._methods.get(record.method, 0) + 1
         if record.position != len(self._methods) - 1:
             self._refuse(
-                f"position is {record.position}, {record.method} is method {len(self._methods) - 1} of its block,"
-                " counted from 0"
+                f"position is {record.position}, {record.method} is method {len(self._methods) - 1}"
+                " of its block, counted from 0"
             )
         place.block, place.lines[record.method] = record.block, self._line
         self._block.append((self._line, record))
@@ -119,7 +136,10 @@ class Consistency:
         line = place.lines.get(record.method)
         again = self._grown and record.method in REFERENCES
         if line is not None and not (again and not self._is_in_block(record, line)):
-            self._refuse(f"case {record.case}, {record.method}, round {record.round} is on line {line} already")
+            self._refuse(
+                f"case {record.case}, {record.method}, round {record.round} is on line {line}"
+                " already"
+            )
         if record.block != place.block and not self._grown:
             self._refuse_other("block", record, record.block, place.block, place.first)
         for name, number, count in (
@@ -128,7 +148,9 @@ class Consistency:
             ("shard", record.shard, self._shards),
         ):
             if number is not None and number >= count:
-                self._refuse(f"{name} is {number}, counted from 0, and the manifest's {name}s are {count}")
+                self._refuse(
+                    f"{name} is {number}, counted from 0, and the manifest's {name}s are {count}"
+                )
         if record.method not in self._names and self._names:
             known = ", ".join(sorted(self._names))
             self._refuse(f"method {record.method} is not in the manifest, which has {known}")
@@ -137,7 +159,9 @@ class Consistency:
             self._refuse(f"the record {has}, and load.kind is {self._manifest.config.load.kind}")
 
     def _is_in_block(self, record: CaseRecord, line: int) -> bool:
-        """Returns whether a line is of the block that the record belongs to, if that is the latest."""
+        """Returns whether a line is of the block that the record belongs to, if that is the
+        latest.
+        """
         return record.block == self._number and line >= self._block[0][0]
 
     def _check_case(self, record: CaseRecord) -> None:
@@ -147,23 +171,33 @@ class Consistency:
             case = self._cases[record.case] = _Case(record.category, record.subcategory, self._line)
             if self._known and record.case not in self._known:
                 self._refuse(f"case {record.case} is not in the manifest's part.cases")
-            if self._manifest.suite.cases is not None and len(self._cases) > self._manifest.suite.cases:
+            if (
+                self._manifest.suite.cases is not None
+                and len(self._cases) > self._manifest.suite.cases
+            ):
                 self._refuse(
-                    f"case {record.case} is one too many, the manifest's suite.cases are {self._manifest.suite.cases}"
+                    f"case {record.case} is one too many, the manifest's suite.cases are"
+                    f" {self._manifest.suite.cases}"
                 )
         if record.category != case.category:
             self._refuse_other("category", record, record.category, case.category, case.first)
         if record.subcategory != case.subcategory:
-            self._refuse_other("subcategory", record, record.subcategory, case.subcategory, case.first)
+            self._refuse_other(
+                "subcategory", record, record.subcategory, case.subcategory, case.first
+            )
         if record.status == "ok":
             if not case.done:
                 case.turns, case.done = len(record.turns), self._line
             elif len(record.turns) != case.turns:
-                self._refuse_other("number of turns", record, len(record.turns), case.turns, case.done)
+                self._refuse_other(
+                    "number of turns", record, len(record.turns), case.turns, case.done
+                )
         self._check_lengths(record, case)
 
     def _check_lengths(self, record: CaseRecord, case: _Case) -> None:
-        """Refuse another prompt than that of earlier records, and more tokens than a turn may have."""
+        """Refuse another prompt than that of earlier records, and more tokens than a turn may
+        have.
+        """
         for place, turn in enumerate(record.turns):
             prompt, count = turn.prompt_tokens, len(turn.ids)
             if not (place or case.asked):
@@ -171,18 +205,24 @@ class Consistency:
             elif not place and prompt != case.prompt:
                 self._refuse_other("turns.0.prompt_tokens", record, prompt, case.prompt, case.asked)
             if count > self._most:
-                self._refuse(f"turns.{place} has {count} ids, decode.max_new_tokens is {self._most}")
+                self._refuse(
+                    f"turns.{place} has {count} ids, decode.max_new_tokens is {self._most}"
+                )
             if prompt + count > self._context:
                 self._refuse(
-                    f"turns.{place} has a prompt of {prompt} tokens and {count} ids, the model's context is"
-                    f" {self._context}"
+                    f"turns.{place} has a prompt of {prompt} tokens and {count} ids, the model's"
+                    f" context is {self._context}"
                 )
 
-    def _refuse_other(self, name: str, record: CaseRecord, value: object, before: object, line: int) -> NoReturn:
+    def _refuse_other(
+        self, name: str, record: CaseRecord, value: object, before: object, line: int
+    ) -> NoReturn:
         self._refuse(f"{name} of case {record.case} is {value!r}, on line {line} it is {before!r}")
 
     def _close(self, complete: bool) -> None:
-        """Check a block against itself. complete: another block follows, so that none of its records may be missing."""
+        """Check a block against itself. complete: another block follows, so that none of its
+        records may be missing.
+        """
         block, self._block = self._block, []
         methods, self._methods = self._methods, {}
         if not block:
@@ -201,13 +241,18 @@ class Consistency:
                 self._check_stretch([entry for entry in block if entry[1].method == name])
 
     def _require_all(self, block: _Lines, methods: dict[str, int]) -> None:
-        """Refuse a block that lacks a method: each that the run had by then, and that the case was not done with."""
+        """Refuse a block that lacks a method: each that the run had by then, and that the case was
+        not done with.
+        """
         line, first = block[0]
         place = self._places[first.case, first.round]
         done = {name for name, at in place.lines.items() if at < line}
         added = {name for name in self._names if self._first_blocks.get(name, 0) <= self._number}
         if lacking := (added - done | added & REFERENCES) - methods.keys():
-            self._refuse(f"block {self._number}, from line {line}, lacks a record of {', '.join(sorted(lacking))}")
+            self._refuse(
+                f"block {self._number}, from line {line}, lacks a record of"
+                f" {', '.join(sorted(lacking))}"
+            )
 
     def _compare(self, records: _Lines) -> None:
         """Compare a case's records in a block: their prompts, and their answers with vanilla's."""
@@ -218,24 +263,41 @@ class Consistency:
             for place, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
                 if one.prompt_tokens != two.prompt_tokens:
                     before, after = one.prompt_tokens, two.prompt_tokens
-                    fault = f"turns.{place}.prompt_tokens is {after}, on line {start} it is {before}"
+                    fault = (
+                        f"turns.{place}.prompt_tokens is {after}, on line {start} it is {before}"
+                    )
                     self._refuse(f"{fault} after equal answers", line)
                 if one.text != two.text:  # the next prompt contains it
                     break
             verdict = record.lossless
-            if vanilla is None or record.status != "ok" or not (verdict or (self._replayed and done)):
+            if (
+                vanilla is None
+                or record.status != "ok"
+                or not (verdict or (self._replayed and done))
+            ):
                 continue
             diverged = find_divergence(vanilla, record) if done and record is not vanilla else None
             if verdict is None:
                 if diverged:
-                    self._refuse(f"the ids at {diverged} are not vanilla's, and both replay one answer", line)
+                    self._refuse(
+                        f"the ids at {diverged} are not vanilla's, and both replay one answer", line
+                    )
             elif verdict.divergence != diverged or verdict.equal != (done and diverged is None):
-                found = f"equal is {json.dumps(verdict.equal)}, divergence {json.dumps(verdict.divergence)}"
+                found = (
+                    f"equal is {json.dumps(verdict.equal)}, divergence"
+                    f" {json.dumps(verdict.divergence)}"
+                )
                 truth = f"not vanilla's from {diverged} on" if diverged else "vanilla's"
-                self._refuse(f"lossless.{found}, but {f'the answer is {truth}' if done else 'vanilla failed'}", line)
+                self._refuse(
+                    f"lossless.{found}, but"
+                    f" {f'the answer is {truth}' if done else 'vanilla failed'}",
+                    line,
+                )
 
     def _check_stretch(self, records: _Lines) -> None:
-        """Refuse records of a method in a block that are not of one stretch, which lasts until its last answer."""
+        """Refuse records of a method in a block that are not of one stretch, which lasts until its
+        last answer.
+        """
         about: StretchRecord | None = None
         begin, end, tokens = float("inf"), 0.0, 0
         for line, record in records:
@@ -247,21 +309,32 @@ class Consistency:
             for turn in record.turns:
                 if turn.load is None:
                     self._refuse("a turn lacks its load", line)
-                if max(turn.load["requests"], default=0) > (self._manifest.config.load.requests or 1):
-                    self._refuse(f"load.requests is {max(turn.load['requests'])}, more than the manifest's", line)
+                if max(turn.load["requests"], default=0) > (
+                    self._manifest.config.load.requests or 1
+                ):
+                    self._refuse(
+                        f"load.requests is {max(turn.load['requests'])}, more than the manifest's",
+                        line,
+                    )
                 start = turn.load["arrival_s"]
                 begin, tokens = min(begin, start), tokens + len(turn.ids)
                 end = max(end, start + turn.load["queue_s"] + turn.prefill_s + turn.decode_s)
         if about is None:
             return
         line, whole = records[0][0], all(record.status == "ok" for _, record in records)
-        if end - begin > about["seconds"] + _ROUNDED_S or (whole and about["seconds"] > end - begin + _ROUNDED_S):
-            self._refuse(f"stretch.seconds is {about['seconds']:g}, its turns took {end - begin:g} s", line)
+        if end - begin > about["seconds"] + _ROUNDED_S or (
+            whole and about["seconds"] > end - begin + _ROUNDED_S
+        ):
+            self._refuse(
+                f"stretch.seconds is {about['seconds']:g}, its turns took {end - begin:g} s", line
+            )
         if tokens > about["tokens"]:
             self._refuse(f"stretch.tokens is {about['tokens']}, its turns have {tokens} ids", line)
 
     def _refuse(self, fault: str, line: int | None = None) -> NoReturn:
-        raise InputError(f"{self._path}, line {line or self._line}: {fault}; expected the records of one run")
+        raise InputError(
+            f"{self._path}, line {line or self._line}: {fault}; expected the records of one run"
+        )
 
 
 def check_records(path: Path, manifest: Manifest, records: Sequence[CaseRecord]) -> None:

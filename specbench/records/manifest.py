@@ -1,7 +1,9 @@
-"""The manifest of a run, ``manifest.json``: what the records were made with. One model checks, reads and writes it.
+"""The manifest of a run, ``manifest.json``: what the records were made with. One model checks,
+reads and writes it.
 
-An entry that a manifest lacks has the default below, and stays absent when the manifest is written again; entries that
-are not listed here are kept. The code of a table checks the entries that the table requires.
+An entry that a manifest lacks has the default below, and stays absent when the manifest is written
+again; entries that are not listed here are kept. The code of a table checks the entries that the
+table requires.
 """
 
 from __future__ import annotations
@@ -27,7 +29,16 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, describe, parse_json
-from specbench.records.record import CONTROL, SCHEMA, Amount, Count, EngineKind, Figure, LoadKind, Reset
+from specbench.records.record import (
+    CONTROL,
+    SCHEMA,
+    Amount,
+    Count,
+    EngineKind,
+    Figure,
+    LoadKind,
+    Reset,
+)
 
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 
@@ -39,9 +50,13 @@ def _refuse_null(value: Any) -> Any:
 
 
 class _Given(BeforeValidator):
-    """The entry may be absent, which is None here, but it is not null in a file, nor in the file's JSON schema."""
+    """The entry may be absent, which is None here, but it is not null in a file, nor in the file's
+    JSON schema.
+    """
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, make: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, make: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         [found] = [each for each in make(core)["anyOf"] if each != {"type": "null"}]
         return found
 
@@ -88,7 +103,9 @@ class Machine(Section):
 
     def same_hardware(self, other: Machine) -> bool:
         """Returns whether both have the same processor and GPUs."""
-        return self.cpu == other.cpu and [gpu.name for gpu in self.gpus] == [gpu.name for gpu in other.gpus]
+        return self.cpu == other.cpu and [gpu.name for gpu in self.gpus] == [
+            gpu.name for gpu in other.gpus
+        ]
 
 
 class Git(Section):
@@ -99,7 +116,9 @@ class Git(Section):
 
 
 class Process(Section):
-    """One process of a run. launch: the command that began it. shard: of a merged run, the part that it worked on."""
+    """One process of a run. launch: the command that began it. shard: of a merged run, the part
+    that it worked on.
+    """
 
     started: Date = ""
     git: Git = Git()
@@ -110,7 +129,9 @@ class Process(Section):
 
 
 class TargetModel(Section):
-    """The target. weights: "random" if it has no trained ones. template: fingerprint of a chat template's file."""
+    """The target. weights: "random" if it has no trained ones. template: fingerprint of a chat
+    template's file.
+    """
 
     name: str | None = None
     path: str | None = None
@@ -126,7 +147,9 @@ class TargetModel(Section):
 
 
 class Questions(Section):
-    """The suite. cases, turns: how many of them the run has. origin: path of the file. sha256: its hash."""
+    """The suite. cases, turns: how many of them the run has. origin: path of the file. sha256: its
+    hash.
+    """
 
     name: str | None = None
     cases: Count | None = None
@@ -136,7 +159,9 @@ class Questions(Section):
 
 
 class Part(Section):
-    """The place of a part in its complete run. of: ``k/n``. config_hash, places of its cases: of the complete run."""
+    """The place of a part in its complete run. of: ``k/n``. config_hash, places of its cases: of
+    the complete run.
+    """
 
     of: str
     config_hash: str
@@ -147,7 +172,8 @@ class Part(Section):
 class Growth(Section):
     """The additions of a later command to the run.
 
-    block: its first one. methods: new ones. cases, rounds: how many more. again: blocks in which vanilla runs again.
+    block: its first one. methods: new ones. cases, rounds: how many more. again: blocks in which
+    vanilla runs again.
     """
 
     block: Count
@@ -167,8 +193,8 @@ class ShardOfRun(Section):
 class MethodOfRun(Section):
     """A method. reads_target: it drafts from what the target computes. inputs: file -> fingerprint.
 
-    nodes: the most that its drafts have in this run. node_speedups: of limits that were tried, as modelled.
-    synthetic: how its server reports that it draws acceptance from a table.
+    nodes: the most that its drafts have in this run. node_speedups: of limits that were tried, as
+    modelled. synthetic: how its server reports that it draws acceptance from a table.
     """
 
     parameters: dict[str, Any] = {}
@@ -190,7 +216,9 @@ class Parallel(Section):
 
 
 class Threads(Section):
-    """CPU threads that the target decodes on. ratios: count -> time of a plain step over that with one thread."""
+    """CPU threads that the target decodes on. ratios: count -> time of a plain step over that with
+    one thread.
+    """
 
     count: Count
     ratios: dict[str, Figure]
@@ -289,7 +317,8 @@ class Settings(Section):
 
 
 class Manifest(Section):
-    """Everything that the records of a run were made with, and the warnings that make its numbers unsafe.
+    """Everything that the records of a run were made with, and the warnings that make its numbers
+    unsafe.
 
     step_ms: rows of a step -> its time, if the run measured it to decide by it.
     """
@@ -324,8 +353,11 @@ class Manifest(Section):
 
     @classmethod
     def parse(cls, text: bytes, where: str, fix: str) -> Manifest:
-        """The manifest in a file's bytes. Raises InputError, which begins with ``where`` and ends with ``fix``."""
-        parse_json(text, where, fix)  # refuses NaN and repeated keys anywhere, also in entries that are not listed
+        """The manifest in a file's bytes. Raises InputError, which begins with ``where`` and ends
+        with ``fix``.
+        """
+        # refuses NaN and repeated keys anywhere, also in entries that are not listed
+        parse_json(text, where, fix)
         try:
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:

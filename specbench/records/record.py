@@ -1,9 +1,9 @@
 """The record that a run writes for each (case, method, round): one line of JSON with raw figures.
 
-Every printed number is computed from records. They can be read without torch and pandas. Times are in seconds. The
-steps of a turn are its decode forwards; the prefill and its token are kept apart (``prefill_s``; the first of ``ids``).
-The classes are the schema that a line is checked against when it is read: its types, finite numbers, and lists of equal
-length.
+Every printed number is computed from records. They can be read without torch and pandas. Times are
+in seconds. The steps of a turn are its decode forwards; the prefill and its token are kept apart
+(``prefill_s``; the first of ``ids``). The classes are the schema that a line is checked against
+when it is read: its types, finite numbers, and lists of equal length.
 """
 
 from __future__ import annotations
@@ -23,30 +23,36 @@ from specbench.input import InputError, parse_as, refuse_repeated_keys
 SCHEMA = 1
 VANILLA = "vanilla"
 CONTROL = "vanilla_aa"  # vanilla a second time: the A/A control
-REFERENCES = frozenset({VANILLA, CONTROL})  # they run in every block, and the others are paired with them
+# they run in every block, and the others are paired with them
+REFERENCES = frozenset({VANILLA, CONTROL})
 PREFIX = "prefix_tokens"  # figure of a turn: tokens of its prompt that were in the engine's cache
-TEXT_ONLY = "text_only"  # figure of a turn for which a server returned text only; our tokenizer made its ids
+# figure of a turn for which a server returned text only; our tokenizer made its ids
+TEXT_ONLY = "text_only"
 OVERALL = "overall"  # the row of all categories in tables: no category may have this name
-# When a method forgets. ``never``: at the start of every round, so that rounds can be compared. ``run``: only before
-# the first block, so that a round is a second pass.
+# When a method forgets. ``never``: at the start of every round, so that rounds can be compared.
+# ``run``: only before the first block, so that a round is a second pass.
 Reset = Literal["turn", "case", "category", "never", "run"]
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 DRAFTER_PHASES = ("draft", "update")  # in which a drafter runs, and nothing else
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
-# entries of a merged run, of a run under load, of checked answers, of thinking models, of decoding on a CPU;
-# absent in other records
+# entries of a merged run, of a run under load, of checked answers, of thinking models, of decoding
+# on a CPU; absent in other records
 _ADDED = ("shard", "stretch", "load", "correct", "thinking", "cpu_s")
 _SLACK, _SLACK_S = 1.1, 0.01  # factor and time [s] by which the clocks of GPU and host may differ
 _ROUNDED = 1e-6
 SHARES = frozenset({"in_vocabulary", "overlap"})  # figures of a turn that are shares
-_FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
+_FIX = (
+    "expected a record as specbench writes it; restore the file, or begin anew with"
+    " measure.fresh=true"
+)
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Tokens = list[Count]  # ids of a vocabulary
 Emitted = Annotated[int, Field(ge=1, le=LARGEST)]
 Nodes = Annotated[int, Field(ge=0, le=1 << 16)]  # far above any engine.max_nodes
-Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]  # no clock can show when a run began: it may be set back
+# no clock can show when a run began: it may be set back
+Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]
 Amount = Annotated[float, Field(ge=0, le=1e18)]
 Figure = Annotated[float, Field(ge=-1e18, le=1e18)]
 Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
@@ -64,7 +70,9 @@ class EngineKind(StrEnum):
 
 
 class LoadKind(StrEnum):
-    """A value of ``load.kind``. one: request after request. closed: a constant number. Others: at arrival times."""
+    """A value of ``load.kind``. one: request after request. closed: a constant number. Others: at
+    arrival times.
+    """
 
     ONE = "one"
     CLOSED = "closed"
@@ -75,7 +83,9 @@ class LoadKind(StrEnum):
 
 
 class Sink(StrEnum):
-    """A value of ``report.to``: a place that a report is sent to. hub: files in the form of the Hugging Face hub."""
+    """A value of ``report.to``: a place that a report is sent to. hub: files in the form of the
+    Hugging Face hub.
+    """
 
     MLFLOW = "mlflow"
     HUB = "hub"
@@ -84,8 +94,8 @@ class Sink(StrEnum):
 class TreeRecord(TypedDict):
     """A complete draft: tokens, parents and path as in ``Draft`` and ``Step``.
 
-    sources: name -> nodes, if the method names any. passengers: nodes, if the draft may have some. late: whether
-    the step's last token was the first of a late chain.
+    sources: name -> nodes, if the method names any. passengers: nodes, if the draft may have some.
+    late: whether the step's last token was the first of a late chain.
     """
 
     __pydantic_config__ = EXACT  # type: ignore[misc]
@@ -101,10 +111,11 @@ class TreeRecord(TypedDict):
 class TurnLoad(TypedDict):
     """A turn that shared a server with other requests.
 
-    arrival_s: intended arrival, since the stretch began. queue_s: wait until the prompt was read. requests, rows:
-    (steps,) how many each of its forwards had. ``prefill_s`` of such a turn counts from when the prompt began to be
-    read, ``step_s`` is the time between its bursts, and ``phases_s`` are those of all requests together. burst_s: the
-    longest of these times, of a remote server whose bursts are not steps, so that ``step_s`` is empty.
+    arrival_s: intended arrival, since the stretch began. queue_s: wait until the prompt was read.
+    requests, rows: (steps,) how many each of its forwards had. ``prefill_s`` of such a turn counts
+    from when the prompt began to be read, ``step_s`` is the time between its bursts, and
+    ``phases_s`` are those of all requests together. burst_s: the longest of these times, of a
+    remote server whose bursts are not steps, so that ``step_s`` is empty.
     """
 
     arrival_s: Seconds
@@ -115,10 +126,11 @@ class TurnLoad(TypedDict):
 
 
 class StretchRecord(TypedDict):
-    """The work of a server from the first measured arrival to the last measured end; equal in all records of a stretch.
+    """The work of a server from the first measured arrival to the last measured end; equal in all
+    records of a stretch.
 
-    tokens: emitted to any request. forwards: how many. requests, rows: sums over the forwards. gauges: what a server
-    reported of itself meanwhile, name -> [mean, largest] of the readings.
+    tokens: emitted to any request. forwards: how many. requests, rows: sums over the forwards.
+    gauges: what a server reported of itself meanwhile, name -> [mean, largest] of the readings.
     """
 
     seconds: Seconds
@@ -133,15 +145,16 @@ class StretchRecord(TypedDict):
 class TurnRecord:
     """One turn of one case, decoded by one method.
 
-    ids: every emitted token, the prefill's first, cut at the first EOS. finish: eos | length | context.
-    accept: (steps,) tokens emitted by each decode step. proposed: (steps,) non-passenger nodes.
-    depth: (steps,) deepest non-passenger node, 1-based, 0 = no draft. fed: (steps,) rows fed to the target.
-    step_s: (steps,) time of each decode step, drafting included, and in the first what the method learns from the
-    prompt; empty for a server whose bursts are not steps.
-    sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
-    cpu_s: processor time of the decoding thread in this turn, which counts no other process; None on a GPU.
-    energy_j: [J] of the GPUs, None if nothing counts it.
-    trees: (steps,) complete drafts of a sample of cases. load: under load only. thinking: ids up to the thinking's end.
+    ids: every emitted token, the prefill's first, cut at the first EOS. finish: eos | length |
+    context. accept: (steps,) tokens emitted by each decode step. proposed: (steps,) non-passenger
+    nodes. depth: (steps,) deepest non-passenger node, 1-based, 0 = no draft. fed: (steps,) rows fed
+    to the target. step_s: (steps,) time of each decode step, drafting included, and in the first
+    what the method learns from the prompt; empty for a server whose bursts are not steps. sources:
+    name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of
+    decoding. cpu_s: processor time of the decoding thread in this turn, which counts no other
+    process; None on a GPU. energy_j: [J] of the GPUs, None if nothing counts it. trees: (steps,)
+    complete drafts of a sample of cases. load: under load only. thinking: ids up to the thinking's
+    end.
     """
 
     __pydantic_config__ = EXACT
@@ -169,7 +182,9 @@ class TurnRecord:
 
     @property
     def in_prefill(self) -> bool:
-        """True if the first step verified its draft with the prompt, so that no token was emitted before it."""
+        """True if the first step verified its draft with the prompt, so that no token was emitted
+        before it.
+        """
         return bool(self.accept) and sum(self.accept) == len(self.ids)
 
     @property
@@ -183,35 +198,52 @@ class TurnRecord:
         lengths += [len(column) for column in (self.step_s, self.trees) if column]
         lengths += [len(self.load[name]) for name in ("requests", "rows")] if self.load else []
         if len(set(lengths)) > 1:
-            return f"accept, proposed, depth, fed, step_s and trees have lengths {lengths}, one entry a step each"
+            return (
+                f"accept, proposed, depth, fed, step_s and trees have lengths {lengths}, one entry"
+                " a step each"
+            )
         if not self.ids:
             return "ids is empty, the prefill gives one"
         if (self.thinking or 0) > len(self.ids):
             return f"thinking is {self.thinking}, ids are {len(self.ids)}"
         if self.prompt_ids is not None and len(self.prompt_ids) != self.prompt_tokens:
             return f"prompt_ids are {len(self.prompt_ids)}, prompt_tokens is {self.prompt_tokens}"
-        # the loop of a library, which records no phases, may emit several tokens before its first step
+        # the loop of a library, which records no phases, may emit several tokens before its first
+        # step
         if not (len(self.ids) - 1 if self.phases_s else 0) <= sum(self.accept) <= len(self.ids):
-            return f"accept adds up to {sum(self.accept)}, ids after the prefill's are {len(self.ids) - 1}"
+            return (
+                f"accept adds up to {sum(self.accept)}, ids after the prefill's are"
+                f" {len(self.ids) - 1}"
+            )
         return self._find_wrong_step() or self._find_wrong_draft() or self._find_wrong_time()
 
     def _find_wrong_step(self) -> str | None:
-        """A step whose figures contradict each other: more tokens than a path of its draft and one, more nodes."""
+        """A step whose figures contradict each other: more tokens than a path of its draft and one,
+        more nodes.
+        """
         steps = self.accept, self.proposed, self.depth, self.fed
         plain = not any(self.proposed) and self.proposed == self.depth and self.accept == self.fed
-        if plain and sum(self.accept) == len(self.accept):  # most turns of vanilla, and nothing else to find in them
+        # most turns of vanilla, and nothing else to find in them
+        if plain and sum(self.accept) == len(self.accept):
             steps = [], [], [], []
         for emitted, proposed, depth, fed in set(zip(*steps, strict=False)):  # most are alike
             # the drafts of a library's loop, which records no phases, are unknown
             if self.phases_s and emitted > depth + 1:
-                fault = f"accept.{{}} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
+                fault = (
+                    f"accept.{{}} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
+                )
             elif fed <= proposed:
                 fault = f"fed.{{}} is {fed}, expected a root and {proposed} proposed nodes"
             elif depth > proposed or bool(depth) != bool(proposed):
-                fault = f"depth.{{}} is {depth}, a draft of {proposed} nodes has one on each of its levels"
+                fault = (
+                    f"depth.{{}} is {depth}, a draft of {proposed} nodes has one on each of its"
+                    " levels"
+                )
             else:
                 continue
-            return fault.format(list(zip(*steps, strict=True)).index((emitted, proposed, depth, fed)))
+            return fault.format(
+                list(zip(*steps, strict=True)).index((emitted, proposed, depth, fed))
+            )
         return None
 
     def _find_wrong_draft(self) -> str | None:
@@ -231,16 +263,25 @@ class TurnRecord:
         return None
 
     def _find_wrong_time(self) -> str | None:
-        """Parts that take longer than the turn, or shorter. Under load phases are those of all requests."""
+        """Parts that take longer than the turn, or shorter. Under load phases are those of all
+        requests.
+        """
         steps, phases, wall = sum(self.step_s), sum(self.phases_s.values()), self.wall_s
-        parts = ("step_s", steps, self.decode_s), ("phases_s", phases, wall if self.load else self.decode_s)
+        parts = (
+            ("step_s", steps, self.decode_s),
+            ("phases_s", phases, wall if self.load else self.decode_s),
+        )
         for name, spent, most in parts:
             if spent > _SLACK * most + _SLACK_S:
                 return f"{name} adds up to {spent:g} s, decoding took {most:g} s"
-        if not self.phases_s or self.load:  # the loop of a library may end long after its last token
+        # the loop of a library may end long after its last token
+        if not self.phases_s or self.load:
             return None
         # what a method learns at the end belongs to no step
-        late = (("phases_s", phases), *([("step_s", steps + self.phases_s.get("update", 0.0))] if self.step_s else []))
+        late = (
+            ("phases_s", phases),
+            *([("step_s", steps + self.phases_s.get("update", 0.0))] if self.step_s else []),
+        )
         for name, spent in late:
             if self.decode_s > _SLACK * spent + _SLACK_S:
                 return f"decode_s is {self.decode_s:g} s, {name} adds up to {spent:g} s"
@@ -261,9 +302,10 @@ class Lossless:
     """The token-level comparison of one record with vanilla (see specbench/measure/lossless.py).
 
     equal: ids equal vanilla's in every turn. divergence: [turn, position] of the first difference.
-    positions: ids checked by teacher forcing; ties: not the argmax but within the tolerance; violations: beyond it.
-    worst_gap: the largest logit gap between the argmax and the emitted id.
-    close_steps: decode steps with an id that is within a rounding step of its best rival; None without ids to check.
+    positions: ids checked by teacher forcing; ties: not the argmax but within the tolerance;
+    violations: beyond it. worst_gap: the largest logit gap between the argmax and the emitted id.
+    close_steps: decode steps with an id that is within a rounding step of its best rival; None
+    without ids to check.
     """
 
     __pydantic_config__ = EXACT
@@ -277,9 +319,14 @@ class Lossless:
     close_steps: Count | None = None
 
     def find_fault(self, turns: Sequence[TurnRecord]) -> str | None:
-        """The first entry that contradicts the others, or the turns that were checked; None without one."""
+        """The first entry that contradicts the others, or the turns that were checked; None without
+        one.
+        """
         if self.ties + self.violations > self.positions:
-            return f"ties {self.ties} and violations {self.violations} are more than the {self.positions} positions"
+            return (
+                f"ties {self.ties} and violations {self.violations} are more than the"
+                f" {self.positions} positions"
+            )
         steps = sum(len(turn.accept) for turn in turns)
         if self.close_steps is not None and self.close_steps > steps:
             return f"close_steps is {self.close_steps} of {steps} steps"
@@ -287,16 +334,21 @@ class Lossless:
             return None
         turn, place = self.divergence
         if self.equal or turn >= len(turns) or place > len(turns[turn].ids):
-            return f"divergence is {self.divergence}, expected null where equal is true, else a place in the ids"
+            return (
+                f"divergence is {self.divergence}, expected null where equal is true, else a place"
+                " in the ids"
+            )
         return None
 
 
 @dataclass(slots=True)
 class CaseRecord:
-    """One case, decoded by one method in one round. position: place within its block, 0 = ran first.
+    """One case, decoded by one method in one round. position: place within its block, 0 = ran
+    first.
 
-    shard: in a merged run, the index in the manifest's ``shards`` of the shard that measured it. stretch: under load.
-    correct: whether the last answer has the reference's number; None without a reference.
+    shard: in a merged run, the index in the manifest's ``shards`` of the shard that measured it.
+    stretch: under load. correct: whether the last answer has the reference's number; None without a
+    reference.
     """
 
     __pydantic_config__ = EXACT
@@ -324,11 +376,19 @@ class CaseRecord:
 
     def to_json(self) -> str:
         """The record as one line, without its newline."""
-        return json.dumps(_fields(self), default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return json.dumps(
+            _fields(self),
+            default=_fields,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+        )
 
     @classmethod
     def from_json(cls, line: bytes | str, where: str = "record") -> CaseRecord:
-        """The inverse of ``to_json``, checked against the schema. Raises InputError, which begins with ``where``."""
+        """The inverse of ``to_json``, checked against the schema. Raises InputError, which begins
+        with ``where``.
+        """
         text = line.encode("utf-8") if isinstance(line, str) else line
         record = parse_as(CaseRecord, text, where, _FIX)
         if fault := record.find_fault():
@@ -343,7 +403,9 @@ class CaseRecord:
             return "an error goes with status error, and with no other"
         if OVERALL in (self.category, self.subcategory):
             return f"category {OVERALL!r} is the row of all categories"
-        if self.method in (VANILLA, CONTROL) and any(max(turn.accept, default=1) > 1 for turn in self.turns):
+        if self.method in (VANILLA, CONTROL) and any(
+            max(turn.accept, default=1) > 1 for turn in self.turns
+        ):
             return f"accept has a step of several tokens, {self.method} emits one a step"
         if self.lossless and (fault := self.lossless.find_fault(self.turns)):
             return f"lossless.{fault}"
@@ -352,10 +414,11 @@ class CaseRecord:
 
 
 class RepeatedKeys:
-    """The check of the lines of a file for a key twice in one object, of which a parser keeps the last.
+    """The check of the lines of a file for a key twice in one object, of which a parser keeps the
+    last.
 
-    A line with as many colons outside texts as a line before it, in records with the same parts, has as many keys, and
-    is not parsed again.
+    A line with as many colons outside texts as a line before it, in records with the same parts,
+    has as many keys, and is not parsed again.
     """
 
     def __init__(self) -> None:
@@ -379,12 +442,15 @@ class RepeatedKeys:
 
 
 def find_divergence(vanilla: CaseRecord, record: CaseRecord) -> list[int] | None:
-    """Find the first place in which an answer is not vanilla's: the one rule for writing a verdict and reading it.
+    """Find the first place in which an answer is not vanilla's: the one rule for writing a verdict
+    and reading it.
 
-    Texts are compared if a server returned text only for one of the two, as different ids can spell one text.
+    Texts are compared if a server returned text only for one of the two, as different ids can spell
+    one text.
 
     Returns:
-        [turn, position] of the first id that differs, in the first turn that differs; None if the answers are equal.
+        [turn, position] of the first id that differs, in the first turn that differs; None if the
+        answers are equal.
     """
     by_text = None
     for turn, (ours, theirs) in enumerate(zip(record.turns, vanilla.turns, strict=True)):
@@ -399,7 +465,9 @@ def find_divergence(vanilla: CaseRecord, record: CaseRecord) -> list[int] | None
 
 def _fault_of_tree(tree: TreeRecord, proposed: int, emitted: int) -> str | None:
     nodes = len(tree["tokens"])
-    if len(tree["parents"]) != nodes or any(not -1 <= parent < node for node, parent in enumerate(tree["parents"])):
+    if len(tree["parents"]) != nodes or any(
+        not -1 <= parent < node for node, parent in enumerate(tree["parents"])
+    ):
         return f"parents are not those of {nodes} tokens, each -1 or an earlier node"
     named = [tree["path"], tree.get("passengers", []), *tree.get("sources", {}).values()]
     if any(node >= nodes for each in named for node in each):
@@ -416,4 +484,6 @@ def _fields(value: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(value):
         raise TypeError(f"a {type(value).__name__} cannot be written to a record")
     values = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
-    return {name: value for name, value in values.items() if value is not None or name not in _ADDED}
+    return {
+        name: value for name, value in values.items() if value is not None or name not in _ADDED
+    }

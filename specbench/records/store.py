@@ -1,8 +1,9 @@
-"""The directory of a run: append-only ``records.jsonl`` and ``manifest.json``, written so that a kill loses nothing.
+"""The directory of a run: append-only ``records.jsonl`` and ``manifest.json``, written so that a
+kill loses nothing.
 
-The unit of writing is a block: every method's record of one case in one round, paired in time. A block is written in
-one call and synced; when the directory is opened again, whatever follows the last complete block is cut off. So no case
-is lost, doubled, or paired across two processes.
+The unit of writing is a block: every method's record of one case in one round, paired in time. A
+block is written in one call and synced; when the directory is opened again, whatever follows the
+last complete block is cut off. So no case is lost, doubled, or paired across two processes.
 
 When a run is read, its records are checked (``records.consistency``).
 """
@@ -74,7 +75,9 @@ def read_run(directory: Path) -> Run:
 
 
 def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
-    """Read a run without keeping its records: ``watch`` gets each once, later they are read again on demand."""
+    """Read a run without keeping its records: ``watch`` gets each once, later they are read again
+    on demand.
+    """
     manifest, records = read_manifest(directory), RecordFile(directory / RECORDS)
     consistency = Consistency(directory / RECORDS, manifest)
     for record in records.scan():
@@ -92,7 +95,9 @@ class RecordFile(Sequence[CaseRecord]):
         self._starts = array("q", [0])  # byte offset of each record, and the end of the last
 
     def scan(self) -> Iterator[CaseRecord]:
-        """Read all records and note where each begins; this must happen before they are counted or indexed."""
+        """Read all records and note where each begins; this must happen before they are counted or
+        indexed.
+        """
         for record, end in parse_lines(self._path):
             self._starts.append(end)
             yield record
@@ -122,15 +127,21 @@ class RecordFile(Sequence[CaseRecord]):
 def read_manifest(
     directory: Path, fix: str = "restore it, or run the command again with measure.fresh=true"
 ) -> Manifest:
-    """The manifest of a run. Raises InputError if the directory has none, or one that does not fit its schema.
+    """The manifest of a run. Raises InputError if the directory has none, or one that does not fit
+    its schema.
 
     fix: the end of its message.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
-        raise RunError(f"run {directory}: no such directory; expected one that `specbench` wrote (see results/latest)")
+        raise RunError(
+            f"run {directory}: no such directory; expected one that `specbench` wrote (see"
+            " results/latest)"
+        )
     if not path.exists():
-        raise RunError(f"run {directory}: contains no {MANIFEST}; expected a directory that `specbench` wrote")
+        raise RunError(
+            f"run {directory}: contains no {MANIFEST}; expected a directory that `specbench` wrote"
+        )
     return Manifest.parse(read_file(path, "manifest ", fix), str(path), fix)
 
 
@@ -141,9 +152,11 @@ def write_manifest(directory: Path, values: Mapping[str, Any]) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace ``path`` in one step: a reader sees the old content or the new, never half. Text becomes UTF-8.
+    """Replace ``path`` in one step: a reader sees the old content or the new, never half. Text
+    becomes UTF-8.
 
-    An OSError names ``path``. A kill leaves a partial file next to it, which the next writer of ``path`` removes.
+    An OSError names ``path``. A kill leaves a partial file next to it, which the next writer of
+    ``path`` removes.
     """
     with replacing(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
@@ -151,7 +164,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, sync: bool = False) -> Iterator[BinaryIO]:
-    """A file that replaces ``path`` when the context ends, as in ``write_atomically``. sync: to the disk before."""
+    """A file that replaces ``path`` when the context ends, as in ``write_atomically``. sync: to the
+    disk before.
+    """
     with (
         replacing_path(path) as partial,
         partial.open("xb") as file,
@@ -164,7 +179,9 @@ def replacing(path: Path, sync: bool = False) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def replacing_path(path: Path) -> Iterator[Path]:
-    """A path for a new file, link or folder, which replaces ``path`` in one step when the context ends."""
+    """A path for a new file, link or folder, which replaces ``path`` in one step when the context
+    ends.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         _remove_dead(path.parent.glob(f".{glob.escape(path.name)}.*.partial"))
@@ -177,16 +194,24 @@ def replacing_path(path: Path) -> Iterator[Path]:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove the partial files of a run or report that killed processes left, unless the folder is a link."""
+    """Remove the partial files of a run or report that killed processes left, unless the folder is
+    a link.
+    """
     if not folder.is_symlink():
-        _remove_dead(path for path in folder.glob(".*.partial") if _OURS.fullmatch(path.name.rsplit(".", 2)[0]))
+        _remove_dead(
+            path
+            for path in folder.glob(".*.partial")
+            if _OURS.fullmatch(path.name.rsplit(".", 2)[0])
+        )
 
 
 def _remove_dead(partials: Iterable[Path]) -> None:
     """Remove partial files of this process and of processes that are gone."""
     for path in partials:
         found = _PARTIAL.fullmatch(path.name)
-        if found and (int(found["process"]) == os.getpid() or not psutil.pid_exists(int(found["process"]))):
+        if found and (
+            int(found["process"]) == os.getpid() or not psutil.pid_exists(int(found["process"]))
+        ):
             _remove(path)
 
 
@@ -199,11 +224,15 @@ def _remove(path: Path) -> None:
 
 
 def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
-    """The records of a file, each with the byte offset after it; a last line that a kill cut is left out."""
+    """The records of a file, each with the byte offset after it; a last line that a kill cut is
+    left out.
+    """
     if not os.path.lexists(path):  # a link to nowhere is an error instead of a run without records
         return
     offset, keys = 0, RepeatedKeys()
-    for number, line in enumerate(read_lines(path, "records ", "expected those that `specbench` wrote"), start=1):
+    for number, line in enumerate(
+        read_lines(path, "records ", "expected those that `specbench` wrote"), start=1
+    ):
         offset += len(line)
         record = CaseRecord.from_json(line[:-1], f"{path}, line {number}")
         keys.refuse(line, record, f"{path}, line {number}")
@@ -217,28 +246,40 @@ def read_blocks(
     sizes: Mapping[tuple[str, int], int] = MappingProxyType({}),
     fix: str = "the file was changed by hand: move the run aside with measure.fresh=true",
 ) -> Iterator[tuple[list[CaseRecord], int]]:
-    """The records of each complete block, in file order, and the byte offset after it; an incomplete end is left out.
+    """The records of each complete block, in file order, and the byte offset after it; an
+    incomplete end is left out.
 
-    A block is complete when it has each of its cases under the methods that these cases are not done with yet, and
-    under vanilla and its control, which the others are paired with.
+    A block is complete when it has each of its cases under the methods that these cases are not
+    done with yet, and under vanilla and its control, which the others are paired with.
 
-    methods: all rows of the run. first_blocks: method -> the first block that may have it, for those that were added to
-    the run. sizes: (case, round) -> cases of its block, if it is more than one. fix: the end of the message. Raises
-    RunError if a block lacks a record, and another block follows.
+    methods: all rows of the run. first_blocks: method -> the first block that may have it, for
+    those that were added to the run. sizes: (case, round) -> cases of its block, if it is more than
+    one. fix: the end of the message. Raises RunError if a block lacks a record, and another block
+    follows.
     """
     pending: list[CaseRecord] = []
-    done: dict[tuple[str, int], frozenset[str]] = {}  # of a run that has grown: methods of earlier blocks
+    # of a run that has grown: methods of earlier blocks
+    done: dict[tuple[str, int], frozenset[str]] = {}
     number = 0
     for record, end in parse_lines(path):
         size = sizes.get((record.case, record.round), 1)
-        if record.block != number or [entry.method for entry in pending].count(record.method) == size:
+        if (
+            record.block != number
+            or [entry.method for entry in pending].count(record.method) == size
+        ):
             raise RunError(
-                f"{path}: block {number} lacks a record (found block {record.block}, {record.method}); {fix}"
+                f"{path}: block {number} lacks a record (found block {record.block},"
+                f" {record.method}); {fix}"
             )
         pending.append(record)
-        names, earlier = {entry.method for entry in pending}, done.get((record.case, record.round), frozenset())
+        names, earlier = (
+            {entry.method for entry in pending},
+            done.get((record.case, record.round), frozenset()),
+        )
         added = frozenset(name for name in methods if first_blocks.get(name, 0) <= number)
-        if names == added - earlier | added & {VANILLA, CONTROL} and len(pending) == size * len(names):
+        if names == added - earlier | added & {VANILLA, CONTROL} and len(pending) == size * len(
+            names
+        ):
             if first_blocks:
                 done |= {(entry.case, entry.round): earlier | names for entry in pending}
             yield pending, end
@@ -250,7 +291,8 @@ class RunWriter:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self._path = directory, directory / RECORDS
-        self._end: int | None = None  # of the last complete block, after a block that could not be written
+        # of the last complete block, after a block that could not be written
+        self._end: int | None = None
 
     def resume(
         self,
@@ -258,7 +300,8 @@ class RunWriter:
         first_blocks: Mapping[str, int] = MappingProxyType({}),
         sizes: Mapping[tuple[str, int], int] = MappingProxyType({}),
     ) -> list[CaseRecord]:
-        """The records of complete blocks, in file order; everything after the last complete block is cut off.
+        """The records of complete blocks, in file order; everything after the last complete block
+        is cut off.
 
         methods, first_blocks, sizes: as of ``read_blocks``.
         """
@@ -274,7 +317,9 @@ class RunWriter:
         return kept
 
     def rewind(self, block: int) -> list[CaseRecord]:
-        """Cut the file before ``block``, at which a span whose state was lost starts again; return what stays."""
+        """Cut the file before ``block``, at which a span whose state was lost starts again; return
+        what stays.
+        """
         end = 0
         kept: list[CaseRecord] = []
         for record, offset in parse_lines(self._path):
@@ -287,20 +332,26 @@ class RunWriter:
         return kept
 
     def append(self, block: list[CaseRecord]) -> None:
-        """Write the records of one block and sync them to the disk. If that fails, nothing of the block stays."""
+        """Write the records of one block and sync them to the disk. If that fails, nothing of the
+        block stays.
+        """
         if VANILLA not in {record.method for record in block}:
-            raise RuntimeError(f"block of case {block[0].case} lacks {VANILLA}, which its methods are paired with")
+            raise RuntimeError(
+                f"block of case {block[0].case} lacks {VANILLA}, which its methods are paired with"
+            )
         data = memoryview("".join(record.to_json() + "\n" for record in block).encode("utf-8"))
         if self._end is not None:
             self._truncate(self._end)
-        with self._path.open("ab", buffering=0) as file:  # a buffer would write the rest of a failed block later
+        # a buffer would write the rest of a failed block later
+        with self._path.open("ab", buffering=0) as file:
             self._end = file.tell()
             try:
                 while data:
                     data = data[file.write(data) :]
                 os.fsync(file.fileno())
             except BaseException:
-                with contextlib.suppress(OSError):  # then the next block, or the next command, cuts the file
+                # then the next block, or the next command, cuts the file
+                with contextlib.suppress(OSError):
                     file.truncate(self._end)
                     os.fsync(file.fileno())
                 raise

@@ -1,4 +1,5 @@
-"""Tables, plots and a page from the records of a run. Needs neither torch nor a GPU: a report is made anywhere.
+"""Tables, plots and a page from the records of a run. Needs neither torch nor a GPU: a report is
+made anywhere.
 
 What draws needs matplotlib and is imported by its module in ``plots``.
 """

@@ -1,7 +1,8 @@
-"""The columns of a result: ``RESULT`` declares each figure once, with its formula and how and where it is printed.
+"""The columns of a result: ``RESULT`` declares each figure once, with its formula and how and where
+it is printed.
 
-summary.csv, the tables, the terminal, the page, the heatmaps and the definitions are made from this list. A figure that
-does not apply is blank (NaN), never 0 or 1.
+summary.csv, the tables, the terminal, the page, the heatmaps and the definitions are made from this
+list. A figure that does not apply is blank (NaN), never 0 or 1.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from specbench.stats import Estimate
 class Scope:
     """The cases of one method in one category, which the formulas of ``RESULT`` read.
 
-    cases: its own that succeeded; vanilla, papers: the baselines' in the same category. drafts: the method proposed a
-    node somewhere in the run. retimed: of the A/A control. estimates: the figures that have an interval.
+    cases: its own that succeeded; vanilla, papers: the baselines' in the same category. drafts: the
+    method proposed a node somewhere in the run. retimed: of the A/A control. estimates: the figures
+    that have an interval.
     """
 
     facts: Facts
@@ -59,7 +61,10 @@ class Scope:
             yield "speedup", _paired(self.vanilla, self.cases)
         if self.prediction is not None:
             rows = self.predicted
-            yield "predicted_speedup", (rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"])
+            yield (
+                "predicted_speedup",
+                (rows["vanilla_ms"], rows["emitted"], rows["method_ms"], rows["emitted"]),
+            )
 
 
 def _paired(baseline: Cases, cases: Cases) -> tuple[Values, ...]:
@@ -70,15 +75,20 @@ def _paired(baseline: Cases, cases: Cases) -> tuple[Values, ...]:
 
 def _speedup(scope: Scope) -> Estimate:
     found = scope.retimed or scope.estimates["speedup"]
-    if scope.method == VANILLA or scope.facts.load:  # 1 by definition; cases that slow each other are no sample
+    # 1 by definition; cases that slow each other are no sample
+    if scope.method == VANILLA or scope.facts.load:
         return Estimate(found.value, None, None, 0)
     return found
 
 
 def _decode_speedup(scope: Scope) -> float:
-    """The speedup without prefills, for comparison with a prediction, which has decode steps only."""
+    """The speedup without prefills, for comparison with a prediction, which has decode steps
+    only.
+    """
     ours, theirs = scope.cases.paired(scope.vanilla)
-    spent, before = (ratio(each["decode_time_s"].sum(), each["decode_tokens"].sum()) for each in (ours, theirs))
+    spent, before = (
+        ratio(each["decode_time_s"].sum(), each["decode_tokens"].sum()) for each in (ours, theirs)
+    )
     return ratio(before, spent)
 
 
@@ -89,7 +99,9 @@ def _efficiency(scope: Scope) -> float:
 
 
 def _has_phase(phase: str, scope: Scope) -> bool:
-    """Returns whether a case recorded the phase; of a replayed target only a drafter's times are real."""
+    """Returns whether a case recorded the phase; of a replayed target only a drafter's times are
+    real.
+    """
     known = not np.isnan(scope.cases[f"{phase}_s"]).all()
     return known and (scope.facts.timed or phase in DRAFTER_PHASES)
 
@@ -100,7 +112,9 @@ def _close_steps(scope: Scope) -> float:
 
 
 def _accepts(scope: Scope) -> bool:
-    """Returns whether acceptance is known: not if drafts come from a model's results along recorded answers."""
+    """Returns whether acceptance is known: not if drafts come from a model's results along recorded
+    answers.
+    """
     return scope.method not in scope.facts.unaccepted
 
 
@@ -160,8 +174,8 @@ def _compute_of_token(facts: Facts) -> float:
 class Sums:
     """A formula: the sum of one column over that of another, blank without a whole.
 
-    less: a column that is subtracted from the part. unit: what the quotient is multiplied with. partial: a case may
-    lack the part, and then adds 0 to it.
+    less: a column that is subtracted from the part. unit: what the quotient is multiplied with.
+    partial: a case may lack the part, and then adds 0 to it.
     """
 
     part: str
@@ -187,11 +201,13 @@ class Sums:
 class Column(Heading):
     """A figure of a result: title, name (``figure``), format and formula.
 
-    value: the formula, blank if ``applies`` is false; an ``Estimate`` fills NAME, NAME_low and NAME_high if
-    ``interval`` is set. Without a value it is made for printing alone (``with_drafting``) and is not in summary.csv.
-    sums: the two sums of which the figure is the quotient, so that it can be resampled by case; None if it is another
-    kind of figure. baseline: the method whose quotient is divided by this method's, '' if the figure is the quotient.
-    better: 1, -1 or 0, as more is better, less is better, or neither. caption: its explanation below a table.
+    value: the formula, blank if ``applies`` is false; an ``Estimate`` fills NAME, NAME_low and
+    NAME_high if ``interval`` is set. Without a value it is made for printing alone
+    (``with_drafting``) and is not in summary.csv. sums: the two sums of which the figure is the
+    quotient, so that it can be resampled by case; None if it is another kind of figure. baseline:
+    the method whose quotient is divided by this method's, '' if the figure is the quotient. better:
+    1, -1 or 0, as more is better, less is better, or neither. caption: its explanation below a
+    table.
     """
 
     value: Callable[[Scope], float | str | Estimate] | None = None
@@ -210,7 +226,9 @@ class Column(Heading):
     def clocked(self) -> bool:
         """Whether the figure is made of times or energy."""
         read = (self.sums.part, self.sums.whole) if self.sums else ()
-        return self.figure == "efficiency" or any(name.endswith("_s") or name == "energy_j" for name in read)
+        return self.figure == "efficiency" or any(
+            name.endswith("_s") or name == "energy_j" for name in read
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -230,8 +248,9 @@ class Column(Heading):
 PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
 _MICRO = "\N{MICRO SIGN}s"
 _TIME_ONLY = (
-    "Speedup (time only): real forwards along recorded answers, whose accepted lengths were replayed; no speedup is"
-    " claimed, and a method that drafts from what the model computes has its time a step alone."
+    "Speedup (time only): real forwards along recorded answers, whose accepted lengths were"
+    " replayed; no speedup is claimed, and a method that drafts from what the model computes has"
+    " its time a step alone."
 )
 _DRAFTING = "Drafting: the drafter's own time a step. The target was replayed and has no times."
 _PREDICTED = "Predicted: modelled, decode steps only, from the tokens fed and a latency profile."
@@ -239,70 +258,236 @@ _EFFICIENCY = "Efficiency: measured decode speedup over the one predicted withou
 _TIME = Sums("time_s", "tokens")  # of a token
 RESULT = (
     Column("Cases", "cases", format_count, value=lambda scope: len(scope.cases), better=0),
-    Column("Tokens", "tokens", format_count, value=lambda scope: int(scope.cases["all_tokens"].sum()), better=0),
-    Column("Steps", "steps", format_count, value=lambda scope: int(scope.cases["steps"].sum()), better=0),
-    Column("MAT", "mat", value=lambda scope: scope.estimates["mat"], applies=_accepts, interval=True, bold=True,
-           sums=Sums("emitted", "steps"), caption="MAT: tokens per decode step."),
-    Column("Tokens/s", "tokens_per_s", format_rate, sums=Sums("tokens", "time_s"), applies=_timed, bold=True),
-    Column("Decode tokens/s", "decode_tokens_per_s", format_rate, sums=Sums("decode_tokens", "decode_time_s"),
-           applies=_timed, bold=True),
-    Column("Speedup", "speedup", value=_speedup, applies=_claimed, interval=True, bold=True, sums=_TIME,
-           baseline=VANILLA,
-           caption="Speedup: time per token, vanilla over method, paired by case."),
-    Column("Speedup over HF", "speedup_hf", value=_speedup_hf, applies=_claimed, bold=True, sums=_TIME,
-           baseline=PAPERS_BASELINE),
-    Column("Decode speedup", "decode_speedup", value=_decode_speedup, applies=_claimed,
-           sums=Sums("decode_time_s", "decode_tokens"), baseline=VANILLA),
-    Column("Predicted (modelled)", "predicted_speedup", value=lambda scope: scope.estimates["predicted_speedup"],
-           applies=_predicted, interval=True, bold=True, caption=_PREDICTED),
+    Column(
+        "Tokens",
+        "tokens",
+        format_count,
+        value=lambda scope: int(scope.cases["all_tokens"].sum()),
+        better=0,
+    ),
+    Column(
+        "Steps",
+        "steps",
+        format_count,
+        value=lambda scope: int(scope.cases["steps"].sum()),
+        better=0,
+    ),
+    Column(
+        "MAT",
+        "mat",
+        value=lambda scope: scope.estimates["mat"],
+        applies=_accepts,
+        interval=True,
+        bold=True,
+        sums=Sums("emitted", "steps"),
+        caption="MAT: tokens per decode step.",
+    ),
+    Column(
+        "Tokens/s",
+        "tokens_per_s",
+        format_rate,
+        sums=Sums("tokens", "time_s"),
+        applies=_timed,
+        bold=True,
+    ),
+    Column(
+        "Decode tokens/s",
+        "decode_tokens_per_s",
+        format_rate,
+        sums=Sums("decode_tokens", "decode_time_s"),
+        applies=_timed,
+        bold=True,
+    ),
+    Column(
+        "Speedup",
+        "speedup",
+        value=_speedup,
+        applies=_claimed,
+        interval=True,
+        bold=True,
+        sums=_TIME,
+        baseline=VANILLA,
+        caption="Speedup: time per token, vanilla over method, paired by case.",
+    ),
+    Column(
+        "Speedup over HF",
+        "speedup_hf",
+        value=_speedup_hf,
+        applies=_claimed,
+        bold=True,
+        sums=_TIME,
+        baseline=PAPERS_BASELINE,
+    ),
+    Column(
+        "Decode speedup",
+        "decode_speedup",
+        value=_decode_speedup,
+        applies=_claimed,
+        sums=Sums("decode_time_s", "decode_tokens"),
+        baseline=VANILLA,
+    ),
+    Column(
+        "Predicted (modelled)",
+        "predicted_speedup",
+        value=lambda scope: scope.estimates["predicted_speedup"],
+        applies=_predicted,
+        interval=True,
+        bold=True,
+        caption=_PREDICTED,
+    ),
     Column("Efficiency", "efficiency", value=_efficiency, applies=_predicted, caption=_EFFICIENCY),
-    Column("Cost per million", "cost_per_million", applies=_claimed, better=-1,
-           sums=Sums("time_s", "tokens", unit=_price_of_second),
-           caption="Cost: of a million tokens at the price of an hour."),
-    Column("Joules per token", "joules_per_token", sums=Sums("energy_j", "all_tokens"), applies=_claimed, better=-1,
-           caption="Joules per token: of the GPUs in use, prefill and idling included."),
-    Column("Speedup (time only)", "time_only_speedup", value=_speedup, applies=_time_only, interval=True, bold=True,
-           sums=_TIME, baseline=VANILLA,
-           caption=_TIME_ONLY),
-    Column("Step ms", "time_only_step_ms", format_milliseconds, sums=Sums("decode_time_s", "steps", unit=_milliseconds),
-           applies=lambda scope: scope.facts.time_only, better=-1),
+    Column(
+        "Cost per million",
+        "cost_per_million",
+        applies=_claimed,
+        better=-1,
+        sums=Sums("time_s", "tokens", unit=_price_of_second),
+        caption="Cost: of a million tokens at the price of an hour.",
+    ),
+    Column(
+        "Joules per token",
+        "joules_per_token",
+        sums=Sums("energy_j", "all_tokens"),
+        applies=_claimed,
+        better=-1,
+        caption="Joules per token: of the GPUs in use, prefill and idling included.",
+    ),
+    Column(
+        "Speedup (time only)",
+        "time_only_speedup",
+        value=_speedup,
+        applies=_time_only,
+        interval=True,
+        bold=True,
+        sums=_TIME,
+        baseline=VANILLA,
+        caption=_TIME_ONLY,
+    ),
+    Column(
+        "Step ms",
+        "time_only_step_ms",
+        format_milliseconds,
+        sums=Sums("decode_time_s", "steps", unit=_milliseconds),
+        applies=lambda scope: scope.facts.time_only,
+        better=-1,
+    ),
     Column("In loops", "loop_share", format_share, sums=Sums("repeated", "all_tokens"), better=-1),
-    Column("MAT outside loops", "mat_outside_loops", sums=Sums("fresh_emitted", "fresh_steps"), applies=_accepts),
-    Column("Acceptance", "acceptance_rate", format_share, bold=True,
-           sums=Sums("emitted", "proposed", less="steps"),
-           applies=lambda scope: _drafts(scope) and _accepts(scope)),
-    Column("Draft rate", "draft_rate", format_share, sums=Sums("drafted_steps", "steps"), applies=_drafts, better=0),
+    Column(
+        "MAT outside loops",
+        "mat_outside_loops",
+        sums=Sums("fresh_emitted", "fresh_steps"),
+        applies=_accepts,
+    ),
+    Column(
+        "Acceptance",
+        "acceptance_rate",
+        format_share,
+        bold=True,
+        sums=Sums("emitted", "proposed", less="steps"),
+        applies=lambda scope: _drafts(scope) and _accepts(scope),
+    ),
+    Column(
+        "Draft rate",
+        "draft_rate",
+        format_share,
+        sums=Sums("drafted_steps", "steps"),
+        applies=_drafts,
+        better=0,
+    ),
     Column("Mean draft", "mean_draft", sums=Sums("proposed", "steps"), applies=_drafts, better=0),
-    Column("Tokens fed", "tokens_fed", sums=Sums("fed", "steps"), applies=_reports_drafts, better=-1),
+    Column(
+        "Tokens fed", "tokens_fed", sums=Sums("fed", "steps"), applies=_reports_drafts, better=-1
+    ),
     Column("Tokens fed", "fed", caption="Tokens fed: root and draft, a step."),
     Column(f"Drafting {_MICRO}", "drafting_us", format_rate, caption=_DRAFTING),
-    Column("Target compute", "target_compute", applies=_reports_drafts, better=-1,
-           sums=Sums("fed", "steps", unit=_compute_of_token)),
+    Column(
+        "Target compute",
+        "target_compute",
+        applies=_reports_drafts,
+        better=-1,
+        sums=Sums("fed", "steps", unit=_compute_of_token),
+    ),
     *(
-        Column(f"{phase.capitalize()} ms", f"{phase}_ms", format_milliseconds, better=-1,
-               applies=functools.partial(_has_phase, phase),
-               sums=Sums(f"{phase}_s", "steps", unit=_milliseconds, partial=True))
+        Column(
+            f"{phase.capitalize()} ms",
+            f"{phase}_ms",
+            format_milliseconds,
+            better=-1,
+            applies=functools.partial(_has_phase, phase),
+            sums=Sums(f"{phase}_s", "steps", unit=_milliseconds, partial=True),
+        )
         for phase in PHASES
     ),
-    *(Column(f"{phase.capitalize()} {_MICRO}", f"{phase}_us", format_rate) for phase in DRAFTER_PHASES),
-    Column("Prefill ms", "prefill_ms", format_milliseconds, better=-1,
-           sums=Sums("prefill_s", "turns", unit=_milliseconds), applies=lambda scope: scope.facts.timed),
-    Column("State bytes", "state_bytes", format_count, value=lambda scope: float(scope.cases["state_bytes"].max()),
-           applies=lambda scope: scope.method not in scope.facts.peers and len(scope.cases) > 0, better=-1),
-    Column("Lossless", "lossless", format_share, value=lambda scope: float(scope.judged["within"].mean()),
-           applies=_judged_greedy),
-    Column("Equal", "equal", format_share, value=lambda scope: float(scope.judged["equal"].mean()), applies=_judged),
-    Column("Violations", "violations", format_count, value=lambda scope: float(scope.judged["violations"].sum()),
-           applies=_judged_greedy, better=-1),
+    *(
+        Column(f"{phase.capitalize()} {_MICRO}", f"{phase}_us", format_rate)
+        for phase in DRAFTER_PHASES
+    ),
+    Column(
+        "Prefill ms",
+        "prefill_ms",
+        format_milliseconds,
+        better=-1,
+        sums=Sums("prefill_s", "turns", unit=_milliseconds),
+        applies=lambda scope: scope.facts.timed,
+    ),
+    Column(
+        "State bytes",
+        "state_bytes",
+        format_count,
+        value=lambda scope: float(scope.cases["state_bytes"].max()),
+        applies=lambda scope: scope.method not in scope.facts.peers and len(scope.cases) > 0,
+        better=-1,
+    ),
+    Column(
+        "Lossless",
+        "lossless",
+        format_share,
+        value=lambda scope: float(scope.judged["within"].mean()),
+        applies=_judged_greedy,
+    ),
+    Column(
+        "Equal",
+        "equal",
+        format_share,
+        value=lambda scope: float(scope.judged["equal"].mean()),
+        applies=_judged,
+    ),
+    Column(
+        "Violations",
+        "violations",
+        format_count,
+        value=lambda scope: float(scope.judged["violations"].sum()),
+        applies=_judged_greedy,
+        better=-1,
+    ),
     Column("Close steps", "close_steps", format_share, value=_close_steps, applies=_judged_greedy),
     Column("Errors", "errors", format_count, value=lambda scope: scope.errors, better=-1),
-    Column("Load", "load", str, value=lambda scope: scope.facts.arrivals and f"each request, {scope.facts.arrivals}"),
-)  # fmt: skip
+    Column(
+        "Load",
+        "load",
+        str,
+        value=lambda scope: scope.facts.arrivals and f"each request, {scope.facts.arrivals}",
+    ),
+)
 COLUMN = {column.figure: column for column in RESULT}
 COLUMNS = (*KEYS, *(name for column in RESULT for name in column.names))  # of summary.csv
 _OVERALL = (
-    *("cases", "mat", "tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_hf", "time_only_speedup"),
-    *("time_only_step_ms", "predicted_speedup", "efficiency", "cost_per_million", "joules_per_token"),
+    *(
+        "cases",
+        "mat",
+        "tokens_per_s",
+        "decode_tokens_per_s",
+        "speedup",
+        "speedup_hf",
+        "time_only_speedup",
+    ),
+    *(
+        "time_only_step_ms",
+        "predicted_speedup",
+        "efficiency",
+        "cost_per_million",
+        "joules_per_token",
+    ),
     *("acceptance_rate", "fed", "drafting_us", "lossless", "errors"),
 )
 _STEPS = (

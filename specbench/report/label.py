@@ -12,7 +12,9 @@ import yaml
 from specbench.records.record import CONTROL
 
 BLANK = "\N{EN DASH}"
-_DISPLAY = yaml.safe_load(Path(__file__).with_name("display_names.yaml").read_text(encoding="utf-8"))
+_DISPLAY = yaml.safe_load(
+    Path(__file__).with_name("display_names.yaml").read_text(encoding="utf-8")
+)
 TITLES = {CONTROL: "vanilla (A/A)"}
 
 
@@ -56,7 +58,9 @@ def format_count(value: float) -> str:
 
 
 def format_rate(value: float) -> str:
-    """[tokens/s] or [us]: three significant digits or all before the point: '5.43', '38.5', '1204'."""
+    """[tokens/s] or [us]: three significant digits or all before the point: '5.43', '38.5',
+    '1204'.
+    """
     if math.isnan(value):
         return BLANK
     decimals = 2 if value < 10 else 1 if value < 1000 else 0
@@ -86,7 +90,9 @@ def format_bounded(value: float, low: float, high: float) -> str:
 
 
 def break_lines(name: str, width: int) -> str:
-    """A long name on several lines of at most ``width`` characters, cut after a separator if there is one."""
+    """A long name on several lines of at most ``width`` characters, cut after a separator if there
+    is one.
+    """
     lines = [""]
     for part in re.findall(r"[^_,\s-]*[_,\s-]?", name):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:

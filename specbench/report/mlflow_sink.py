@@ -1,4 +1,6 @@
-"""Logs a report to MLflow, as parameters, metrics and artifacts; repeated, it updates the same run."""
+"""Logs a report to MLflow, as parameters, metrics and artifacts; repeated, it updates the same
+run.
+"""
 
 from __future__ import annotations
 

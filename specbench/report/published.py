@@ -1,6 +1,8 @@
-"""Published figures of papers and leaderboards (``results/published/*.csv``) matched with measured ones.
+"""Published figures of papers and leaderboards (``results/published/*.csv``) matched with measured
+ones.
 
-A figure is read as it was printed. A match states by how much ours differs, and what may explain it.
+A figure is read as it was printed. A match states by how much ours differs, and what may explain
+it.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
 class PublishedFigure(BaseModel, frozen=True):
     """A printed figure, a row of a file; results/published/README.md defines each column.
 
-    model, suite, category, method, metric: in this harness's names, '' = it has none. name: the row as printed.
-    setting: what distinguishes the row from others of the method. setup: how the source measured, where it states it.
-    needs: the most that it takes to measure it again.
+    model, suite, category, method, metric: in this harness's names, '' = it has none. name: the row
+    as printed. setting: what distinguishes the row from others of the method. setup: how the source
+    measured, where it states it. needs: the most that it takes to measure it again.
     """
 
     source: str
@@ -88,11 +90,16 @@ def published_dir() -> Path:
 
 
 def read_published(folder: Path | None = None) -> list[PublishedFigure]:
-    """Every figure, file by file. Raises RunError naming the file, the line and what is wrong there."""
+    """Every figure, file by file. Raises RunError naming the file, the line and what is wrong
+    there.
+    """
     folder = folder or published_dir()
     files = sorted(folder.glob("*.csv"))
     if not files:
-        raise RunError(f"{folder}: has no csv; expected the published figures, which are part of an installation")
+        raise RunError(
+            f"{folder}: has no csv; expected the published figures, which are part of an"
+            " installation"
+        )
     return [figure for path in files for figure in _read_file(path)]
 
 
@@ -114,7 +121,8 @@ def _read_file(path: Path) -> Iterable[PublishedFigure]:
 
 MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted
 REPRODUCED, PARTIAL, DIFFERS, SHOWN = "reproduced", "partial", "differs", ""
-NARROWED = ("limit", "first", "sample", "categories", "part", "ids")  # suite settings that leave questions out
+# suite settings that leave questions out
+NARROWED = ("limit", "first", "sample", "categories", "part", "ids")
 UNSTATED = "nothing that the manifest or the source states"
 _SPEEDUPS = ("speedup_hf", "speedup")  # the papers' denominator where it was measured, else vanilla
 _LENGTH, _DTYPE, _PREFILL = "decode.max_new_tokens", "model.dtype", "prefill"
@@ -124,8 +132,8 @@ _LENGTH, _DTYPE, _PREFILL = "decode.max_new_tokens", "model.dtype", "prefill"
 class Match:
     """One published figure next to ours. verdict: reproduced | partial | differs | ''.
 
-    partial: of a part of the questions, or with failed cases, and near, or in our interval. '': a time, or a MAT of too
-    few cases; it is shown and not compared.
+    partial: of a part of the questions, or with failed cases, and near, or in our interval. '': a
+    time, or a MAT of too few cases; it is shown and not compared.
     """
 
     figure: PublishedFigure
@@ -142,7 +150,9 @@ class Match:
 
 
 def compare(findings: Findings, figures: Sequence[PublishedFigure]) -> list[Match]:
-    """Returns every published figure with a counterpart in a run, in the order of the files, then of the runs."""
+    """Returns every published figure with a counterpart in a run, in the order of the files, then
+    of the runs.
+    """
     rows = {tuple(row[key] for key in KEYS): row for row in findings.summary.to_dict("records")}
     found: list[Match] = []
     for figure in figures:
@@ -156,27 +166,45 @@ def compare(findings: Findings, figures: Sequence[PublishedFigure]) -> list[Matc
     return found
 
 
-def _belongs(reported: ReportedRun, figure: PublishedFigure, figures: Sequence[PublishedFigure]) -> bool:
-    """Whether the run's row is this row, with the method set as there; a row without a temperature is greedy.
+def _belongs(
+    reported: ReportedRun, figure: PublishedFigure, figures: Sequence[PublishedFigure]
+) -> bool:
+    """Whether the run's row is this row, with the method set as there; a row without a temperature
+    is greedy.
 
     Tables of other models only if the suite has no tables.
     """
     facts = reported.facts
-    if not (figure.model and figure.method and figure.suite == facts.suite and figure.needs != DEFINITION):
+    if not (
+        figure.model
+        and figure.method
+        and figure.suite == facts.suite
+        and figure.needs != DEFINITION
+    ):
         return False
     own = _same_model(facts.model, figure.model)
-    if not own and any(_same_model(facts.model, each.model) for each in figures if each.suite == facts.suite):
+    if not own and any(
+        _same_model(facts.model, each.model) for each in figures if each.suite == facts.suite
+    ):
         return False
     found = _settings(reported, figure.method)
-    return all(_alike(found.get(key), value) for key, value in {"decode.temperature": "0", **figure.setting}.items())
+    return all(
+        _alike(found.get(key), value)
+        for key, value in {"decode.temperature": "0", **figure.setting}.items()
+    )
 
 
 def describe_unmatched(findings: Findings, figures: Sequence[PublishedFigure]) -> Iterator[str]:
-    """Why no published figure is next to a run's: what ran, then the tables of each suite, with shared methods."""
+    """Why no published figure is next to a run's: what ran, then the tables of each suite, with
+    shared methods.
+    """
     ran = {name for facts in findings.facts for name in facts.methods}
     models = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
     yield f"No published figure matches {models} with {', '.join(sorted(ran))}."
-    yield "Expected one of the suites below, as suite=spec_bench suite.path=question.jsonl, also with +size=small."
+    yield (
+        "Expected one of the suites below, as suite=spec_bench suite.path=question.jsonl, also with"
+        " +size=small."
+    )
     yield f"{published_dir()}/*.csv have (methods of this run):"
     suites: dict[str, list[PublishedFigure]] = {}
     for figure in figures:
@@ -184,16 +212,26 @@ def describe_unmatched(findings: Findings, figures: Sequence[PublishedFigure]) -
             suites.setdefault(figure.suite, []).append(figure)
     for suite, rows in suites.items():
         shared = [name for name in dict.fromkeys(figure.method for figure in rows) if name in ran]
-        why = "set otherwise: " if shared and suite in {facts.suite for facts in findings.facts} else ""
+        why = (
+            "set otherwise: "
+            if shared and suite in {facts.suite for facts in findings.facts}
+            else ""
+        )
         why += ", ".join(shared) or "none of these methods"
         named = "; ".join(dict.fromkeys(" ".join(figure.place) for figure in rows))
         yield f"  suite={suite} ({why}): {named}"
 
 
-def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFigure) -> Iterator[Match]:
+def _matched(
+    reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFigure
+) -> Iterator[Match]:
     run, facts = reported.run, reported.facts
     columns = _SPEEDUPS if figure.metric == "speedup" else (figure.metric,)
-    known = [name for name in columns if isinstance(row.get(name), int | float) and not pd.isna(row[name])]
+    known = [
+        name
+        for name in columns
+        if isinstance(row.get(name), int | float) and not pd.isna(row[name])
+    ]
     if not known:
         return
     ours = float(row[known[0]])
@@ -216,7 +254,9 @@ def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFig
     if figure.needs == HARDWARE:
         notes.append("another machine")
     unstated = (UNSTATED,) if verdict == DIFFERS else ()
-    yield Match(figure, row["variant"], ours, verdict, tuple(notes) or unstated, _machine(run, facts))
+    yield Match(
+        figure, row["variant"], ours, verdict, tuple(notes) or unstated, _machine(run, facts)
+    )
 
 
 def _machine(run: Run, facts: Facts) -> str:
@@ -231,12 +271,16 @@ def _machine(run: Run, facts: Facts) -> str:
 
 
 def _same_model(measured: str, published: str) -> bool:
-    """A trace names its model with a tail: 'vicuna-7b-v1.3-vanilla-float16-temp-0.0' is 'vicuna-7b-v1.3'."""
+    """A trace names its model with a tail: 'vicuna-7b-v1.3-vanilla-float16-temp-0.0' is
+    'vicuna-7b-v1.3'.
+    """
     return bool(published) and (measured == published or measured.startswith(f"{published}-"))
 
 
 def _is_whole(run: Run, facts: Facts) -> bool:
-    """Returns whether all questions of the suite were asked and their number is the official one."""
+    """Returns whether all questions of the suite were asked and their number is the official
+    one.
+    """
     suite = run.section("config", "suite")
     official = suite.get("expected") in (None, facts.planned)
     return official and all(suite.get(key) is None for key in NARROWED)
@@ -251,7 +295,11 @@ def _unfinished(reported: ReportedRun) -> list[str]:
 def _find_differences(reported: ReportedRun, figure: PublishedFigure) -> list[str]:
     """Returns what differs, one entry each, the model first; empty if no difference is known."""
     run, facts = reported.run, reported.facts
-    found = [] if _same_model(facts.model, figure.model) else [f"model {facts.model}, not {figure.model}"]
+    found = (
+        []
+        if _same_model(facts.model, figure.model)
+        else [f"model {facts.model}, not {figure.model}"]
+    )
     found += [] if _is_whole(run, facts) else [f"{facts.planned} of the suite's questions"]
     found += _unfinished(reported)
     given = run.section("config", "model").get("tokenizer")
@@ -263,7 +311,11 @@ def _find_differences(reported: ReportedRun, figure: PublishedFigure) -> list[st
     if figure.corpus:
         inputs = run.section("methods", figure.method, "inputs")
         files = ", ".join(Path(path).name for path in inputs)
-        found.append(f"corpus of {files}, not {figure.corpus}" if files else f"no corpus, theirs {figure.corpus}")
+        found.append(
+            f"corpus of {files}, not {figure.corpus}"
+            if files
+            else f"no corpus, theirs {figure.corpus}"
+        )
     return found
 
 
@@ -279,11 +331,16 @@ def _compare_setup(reported: ReportedRun, figure: PublishedFigure) -> Iterator[s
         elif not _alike(found.get(key), theirs):
             yield f"{key.removeprefix('model.')} {spell_value(found.get(key))}, not {theirs}"
     if facts.in_prefill and _PREFILL not in figure.setup:
-        yield "the prefill is a step that verifies the first draft (decode.first_draft=prefill), theirs may not be"
+        yield (
+            "the prefill is a step that verifies the first draft (decode.first_draft=prefill),"
+            " theirs may not be"
+        )
 
 
 def _settings(reported: ReportedRun, method: str) -> dict[str, Any]:
-    """'decode.temperature', 'suite.order', 'model.template' ... and the method's own parameters by their names."""
+    """'decode.temperature', 'suite.order', 'model.template' ... and the method's own parameters by
+    their names.
+    """
     return read_settings(reported.run, reported.facts) | read_parameters(reported.run, method)
 
 
@@ -298,7 +355,12 @@ def _alike(found: Any, wanted: str) -> bool:
 
 
 NAME = "published"
-TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
+TITLES = {
+    "mat": "MAT",
+    "speedup": "speedup",
+    "tokens_per_s": "tokens/s",
+    "target_compute": "target compute",
+}
 _WRITTEN: dict[str, Callable[[float], str]] = {
     "mat": lambda value: format_number(value, 3),
     "tokens_per_s": format_rate,
@@ -306,19 +368,23 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
 _TASK = "Task"
 _HEADER = ("Row there: ours", _TASK, "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
 _JUDGED = (
-    f"MAT within {MAT_TOLERANCE} is reproduced; partial if questions are left out or cases failed, and then also in our"
-    " 95 % interval; times of another machine are shown and not compared."
+    f"MAT within {MAT_TOLERANCE} is reproduced; partial if questions are left out or cases failed,"
+    " and then also in our 95 % interval; times of another machine are shown and not compared."
 )
 
 
 def published_tables(matches: Sequence[Match], figures: Sequence[PublishedFigure]) -> list[Table]:
-    """The summary, with the overall figures and all notes, then each published table that has a counterpart.
+    """The summary, with the overall figures and all notes, then each published table that has a
+    counterpart.
 
-    A table without an overall figure has all of its figures in the summary. figures: all that were published.
+    A table without an overall figure has all of its figures in the summary. figures: all that were
+    published.
     """
     notes = dict.fromkeys(note for match in matches for note in _notes(match))
     shared = [note for note in notes if all(note in _notes(match) for match in matches)]
-    letters = {note: _letters(n) for n, note in enumerate(note for note in notes if note not in shared)}
+    letters = {
+        note: _letters(n) for n, note in enumerate(note for note in notes if note not in shared)
+    }
     machines = ", ".join(dict.fromkeys(match.ran_on for match in matches))
     shown, details = [], []
     for place in dict.fromkeys(match.figure.place for match in matches):
@@ -330,9 +396,15 @@ def published_tables(matches: Sequence[Match], figures: Sequence[PublishedFigure
         )  # not "leaderboard, leaderboard"
         date = f" ({first.date})" if first.date else ""
         count = len({id(match.figure) for match in own})
-        where = f"{source}{date}, measured on: {first.hardware or 'hardware not stated'}; ours: {machines}."
+        where = (
+            f"{source}{date}, measured on: {first.hardware or 'hardware not stated'}; ours:"
+            f" {machines}."
+        )
         meaning = f"Figures with a counterpart here: {count} of {printed}."
-        name, rows = f"{NAME} {first.source} {first.table}", tuple(_row(match, letters) for match in own)
+        name, rows = (
+            f"{NAME} {first.source} {first.table}",
+            tuple(_row(match, letters) for match in own),
+        )
         details.append(Table(name, where, meaning, _HEADER, rows, labels=2, spread=False))
         for match in [match for match in own if match.figure.category == OVERALL] or own:
             there, task, *cells = _row(match, letters)
@@ -344,7 +416,10 @@ def published_tables(matches: Sequence[Match], figures: Sequence[PublishedFigure
     ]
     header = ("Source", *(title for title in _HEADER if title != _TASK))
     meaning = " ".join([_JUDGED, *legend])
-    return [Table(NAME, f"Ours: {machines}.", meaning, header, tuple(shown), labels=2, spread=False), *details]
+    return [
+        Table(NAME, f"Ours: {machines}.", meaning, header, tuple(shown), labels=2, spread=False),
+        *details,
+    ]
 
 
 def _notes(match: Match) -> list[str]:
@@ -371,14 +446,51 @@ def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
         figure.printed,
     )
     texts += (write(match.ours), f"{sign}{write(abs(match.difference))}", match.verdict or BLANK)
-    return tuple(map(Cell, (*texts, " ".join(sorted(letters[note] for note in _notes(match) if note in letters)))))
+    return tuple(
+        map(
+            Cell,
+            (*texts, " ".join(sorted(letters[note] for note in _notes(match) if note in letters))),
+        )
+    )
 
 
 def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
     """Returns one row per pair of figures, unrounded, with its notes in words."""
-    kept = {"source", "table", "model", "suite", "category", "name", "method", "metric", "printed", "date", "url"}
-    columns = ["source", "table", "model", "suite", "category", "name", "setting", "method", "variant", "metric"]
-    columns += ["published", "printed", "ours", "difference", "verdict", "note", "published_on", "ours_on"]
+    kept = {
+        "source",
+        "table",
+        "model",
+        "suite",
+        "category",
+        "name",
+        "method",
+        "metric",
+        "printed",
+        "date",
+        "url",
+    }
+    columns = [
+        "source",
+        "table",
+        "model",
+        "suite",
+        "category",
+        "name",
+        "setting",
+        "method",
+        "variant",
+        "metric",
+    ]
+    columns += [
+        "published",
+        "printed",
+        "ours",
+        "difference",
+        "verdict",
+        "note",
+        "published_on",
+        "ours_on",
+    ]
     rows = [
         match.figure.model_dump(include=kept)
         | {
@@ -412,4 +524,7 @@ def summarise_verdicts(matches: Sequence[Match]) -> str:
     partial = sum(verdicts == {PARTIAL} for verdicts in judged.values())
     more = f", {partial} more in part" if partial else ""
     others = sum(not match.verdict for match in matches)
-    return f"{agree} of {len(judged)} compared MATs are reproduced{more}; {others} other figures are in {NAME}.md."
+    return (
+        f"{agree} of {len(judged)} compared MATs are reproduced{more}; {others} other figures are"
+        f" in {NAME}.md."
+    )

@@ -1,10 +1,11 @@
-"""Sends a written report to places where teams look (report.to): MLflow, and files in the form of the Hugging Face hub.
+"""Sends a written report to places where teams look (report.to): MLflow, and files in the form of
+the Hugging Face hub.
 
-The report is complete before. What a place cannot take changes the exit code and nothing else, and can be sent later.
-``SINKS`` has each place by its name.
+The report is complete before. What a place cannot take changes the exit code and nothing else, and
+can be sent later. ``SINKS`` has each place by its name.
 
-For the hub there is one file per method, ``.eval_results/*.yaml``, with its speedup and MAT, for a model's repository.
-Nothing is uploaded.
+For the hub there is one file per method, ``.eval_results/*.yaml``, with its speedup and MAT, for a
+model's repository. Nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from specbench.screen import DONE, FAILED, shorten
 
 
 class UnsentError(Exception):
-    """A report could not be sent: the message names the place and the reason. The report itself is complete."""
+    """A report could not be sent: the message names the place and the reason. The report itself is
+    complete.
+    """
 
 
 def rows_by_run(findings: Findings) -> Iterator[tuple[ReportedRun, pd.DataFrame]]:
@@ -51,7 +54,8 @@ def rows_by_run(findings: Findings) -> Iterator[tuple[ReportedRun, pd.DataFrame]
         yield parts[0], only(rows, keys_of(parts))
 
 
-# Unless it is set otherwise: MLflow waits minutes for a server that does not answer, and reports its own use.
+# Unless it is set otherwise: MLflow waits minutes for a server that does not answer, and reports
+# its own use.
 CLIENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -61,24 +65,32 @@ CLIENT = {
 
 
 def log_to_mlflow(report: Report, dataset: str | None = None) -> str:
-    """Log a report to the server or database of MLFLOW_TRACKING_URI; returns where it is, in a line.
+    """Log a report to the server or database of MLFLOW_TRACKING_URI; returns where it is, in a
+    line.
 
     Raises UnsentError if that fails.
     """
     for name, value in CLIENT.items():
         os.environ.setdefault(name, value)
     headlines = find_headlines(report.findings, report.load)
-    note = "\n".join(" ".join((each.lead + each.rest, each.under, *each.remarks)) for each in headlines)
+    note = "\n".join(
+        " ".join((each.lead + each.rest, each.under, *each.remarks)) for each in headlines
+    )
     try:
         from specbench.report.mlflow_sink import log_report
 
-        return f"mlflow: {hide_secrets(log_report([*rows_by_run(report.findings)], report.output, note))}"
-    except Exception as error:  # of MLflow, its server or its database: they have no base of their own
+        return (
+            "mlflow:"
+            f" {hide_secrets(log_report([*rows_by_run(report.findings)], report.output, note))}"
+        )
+    except Exception as error:
+        # of MLflow, its server or its database: they have no base of their own
         place = os.environ.get("MLFLOW_TRACKING_URI", "the database in this folder")
         raise UnsentError(hide_secrets(f"{place}: {type(error).__name__}: {error}")) from error
 
 
-TASKS = {"speedup": "speedup", "mat": "MAT"}  # figure, which is the id of its task -> its name in the notes
+# figure, which is the id of its task -> its name in the notes
+TASKS = {"speedup": "speedup", "mat": "MAT"}
 DIGITS = 4
 
 
@@ -89,7 +101,8 @@ def dataset_of(config: Mapping[str, Any]) -> str | None:
 
 
 def write_eval_results(report: Report, dataset: str | None = None) -> str:
-    """Write the files next to the report; returns where, in a line. dataset: instead of the runs' own.
+    """Write the files next to the report; returns where, in a line. dataset: instead of the runs'
+    own.
 
     Raises InputError for a file of the same name that specbench did not write.
     """
@@ -98,11 +111,19 @@ def write_eval_results(report: Report, dataset: str | None = None) -> str:
         of = dataset or dataset_of(entry.run.about.config.written)
         for row in without_references(rows).to_dict("records"):
             if entries := list(_entries(entry, row, str(of))):
-                name = file_name("-".join(filter(None, (row["model"], row["suite"], row["method"], row["variant"]))))
-                texts[f"{name}.yaml"] = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
+                name = file_name(
+                    "-".join(
+                        filter(None, (row["model"], row["suite"], row["method"], row["variant"]))
+                    )
+                )
+                texts[f"{name}.yaml"] = yaml.safe_dump(
+                    eval_result_entries_to_yaml(entries), sort_keys=False
+                )
     folder = report.output / EVAL_RESULTS
     for name in texts:
-        refuse_foreign(folder / name, b"specbench", "move it, or write into another folder with --output DIR")
+        refuse_foreign(
+            folder / name, b"specbench", "move it, or write into another folder with --output DIR"
+        )
     write_texts(folder, texts)
     return f"hub: {len(texts)} files in {folder}, for the model's repository"
 
@@ -113,7 +134,9 @@ def _entries(entry: ReportedRun, row: Mapping[str, Any], dataset: str) -> Iterat
     for task, title in TASKS.items():
         if math.isnan(row[task]):
             continue
-        conditions = " ".join((_conditions(entry.facts, row), "Measured by specbench.", *find_remarks([entry])))
+        conditions = " ".join(
+            (_conditions(entry.facts, row), "Measured by specbench.", *find_remarks([entry]))
+        )
         figure = f"{title} {format_bounded(row[task], row[f'{task}_low'], row[f'{task}_high'])}"
         yield EvalResultEntry(
             dataset_id=dataset,
@@ -129,40 +152,57 @@ def _conditions(facts: Facts, row: Mapping[str, Any]) -> str:
     lossless = "lossy" if row["method"] in facts.lossy else ""
     kept = "" if math.isnan(row["lossless"]) else f"lossless {format_share(row['lossless'])}"
     failed = f"{row['errors']} cases failed" if row["errors"] else ""
-    parts = (f"{row['cases']} cases", failed, f"temperature {facts.temperature:g}", facts.ran_on, facts.arrivals)
+    parts = (
+        f"{row['cases']} cases",
+        failed,
+        f"temperature {facts.temperature:g}",
+        facts.ran_on,
+        facts.arrivals,
+    )
     return ", ".join(filter(None, (*parts, lossless or kept))) + "."
 
 
-SINKS: Mapping[str, Callable[[Report, str | None], str]] = {  # (report, data set of the hub) -> where it is
+# (report, data set of the hub) -> where it is
+SINKS: Mapping[str, Callable[[Report, str | None], str]] = {
     Sink.MLFLOW: log_to_mlflow,
     Sink.HUB: write_eval_results,
 }
 
 
-def check_sinks(to: Iterable[str], configurations: Iterable[Mapping[str, Any]], dataset: str | None = None) -> None:
+def check_sinks(
+    to: Iterable[str], configurations: Iterable[Mapping[str, Any]], dataset: str | None = None
+) -> None:
     """Raise InputError, before anything is measured or written, if a report cannot be sent.
 
     configurations: of the runs, as plain values. dataset: of the hub, instead of theirs.
     """
     if Sink.MLFLOW in to and find_spec("mlflow") is None:
-        raise InputError("report.to=[mlflow]: mlflow is not installed; pip install 'specbench[mlflow]'")
+        raise InputError(
+            "report.to=[mlflow]: mlflow is not installed; pip install 'specbench[mlflow]'"
+        )
     if dataset and not is_dataset(dataset):
         raise InputError(f"--dataset {dataset}: expected OWNER/NAME of a data set of the hub")
     for config in configurations if Sink.HUB in to and not dataset else ():
         if dataset_of(config) is None:
             name = config.get("suite", {}).get("name")
             raise InputError(
-                f"report.to=[hub]: suite {name} is not a data set of the hub; name the one that the results are of:"
-                " report.dataset=OWNER/NAME, or specbench report --dataset OWNER/NAME"
+                f"report.to=[hub]: suite {name} is not a data set of the hub; name the one that the"
+                " results are of: report.dataset=OWNER/NAME, or specbench report --dataset"
+                " OWNER/NAME"
             )
 
 
 def send_report(
-    report: Report, to: Sequence[str], console: Console, runs: Iterable[str | Path], dataset: str | None = None
+    report: Report,
+    to: Sequence[str],
+    console: Console,
+    runs: Iterable[str | Path],
+    dataset: str | None = None,
 ) -> int:
     """Send a report to these places and print where it is, or why not; returns the exit code.
 
-    runs: the directories to name in the command that repeats it. dataset: of the hub, instead of the runs' own.
+    runs: the directories to name in the command that repeats it. dataset: of the hub, instead of
+    the runs' own.
     """
     code = DONE
     for name in dict.fromkeys(to):
@@ -171,7 +211,10 @@ def send_report(
         except UnsentError as error:
             own = ("--dataset", dataset) if dataset else ()
             again = shlex.join(["specbench", "report", *map(str, runs), "--to", name, *own])
-            text = f"not sent to {name}: {shorten(str(error))}. The results are complete; to send them: {again}"
+            text = (
+                f"not sent to {name}: {shorten(str(error))}. The results are complete; to send"
+                f" them: {again}"
+            )
             style, code = "red", FAILED
         console.print(to_text(text, style=style), soft_wrap=True)
     return code

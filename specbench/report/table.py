@@ -1,4 +1,6 @@
-"""A printed table, and how declared columns make it from a frame; ``writers.WRITERS`` has its forms."""
+"""A printed table, and how declared columns make it from a frame; ``writers.WRITERS`` has its
+forms.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,25 @@ from specbench.stats import MIN_CASES
 ROW = ("model", "suite", "method", "variant")  # the columns that name a row of a method
 KEYS = ("model", "suite", "category", "method", "variant")
 FEW = f"In brackets: fewer than {MIN_CASES} cases, too few to say how far chance moves the figure."
-INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
-MEANINGS = yaml.safe_load(Path(__file__).with_name("meanings.yaml").read_text(encoding="utf-8"))  # table -> its figures
+INTERVALS = (
+    f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES}"
+    " cases."
+)
+# table -> its figures
+MEANINGS = yaml.safe_load(Path(__file__).with_name("meanings.yaml").read_text(encoding="utf-8"))
 Row = Mapping[str, Any]
-Alone = Callable[[str, Row], bool]  # (figure, row of the best) -> whether it differs from all others
+# (figure, row of the best) -> whether it differs from all others
+Alone = Callable[[str, Row], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """Printed cells.
 
-    where, meaning: the caption's two halves, what was run and what the figures are. rows: one tuple of cells a row, the
-    first ``labels`` of them names (left-aligned). best: (row, column) printed bold. spread: Markdown and LaTeX print
-    intervals too (a page always does). shaded: a page tints figures above 1 in one colour and those below 1 in another,
-    by their logarithm.
+    where, meaning: the caption's two halves, what was run and what the figures are. rows: one tuple
+    of cells a row, the first ``labels`` of them names (left-aligned). best: (row, column) printed
+    bold. spread: Markdown and LaTeX print intervals too (a page always does). shaded: a page tints
+    figures above 1 in one colour and those below 1 in another, by their logarithm.
     """
 
     name: str
@@ -55,8 +62,9 @@ class Table:
 class Heading:
     """A column of a table, from a column of a frame. title: as printed.
 
-    figure: its name there; its interval is in ``<figure>_low`` and ``<figure>_high`` if it has one. write, spread:
-    figure and interval as printed. bold: the best is bold. few: the cases of a figure, in brackets where too few.
+    figure: its name there; its interval is in ``<figure>_low`` and ``<figure>_high`` if it has one.
+    write, spread: figure and interval as printed. bold: the best is bold. few: the cases of a
+    figure, in brackets where too few.
     """
 
     title: str
@@ -75,7 +83,9 @@ class Heading:
 
 
 def mark_few(text: str, row: Mapping[str, Any]) -> str:
-    """A printed figure of a row of the summary, in brackets where it has too few cases for an interval."""
+    """A printed figure of a row of the summary, in brackets where it has too few cases for an
+    interval.
+    """
     return f"({text})" if row.get("cases", MIN_CASES) < MIN_CASES and text != BLANK else text
 
 
@@ -87,10 +97,11 @@ def method_table(
     first: Sequence[Heading] = (),
     alone: Alone | None = None,
 ) -> Table:
-    """A row a method: the ``first`` columns, its names, then the columns that have a figure. text: where and meaning.
+    """A row a method: the ``first`` columns, its names, then the columns that have a figure. text:
+    where and meaning.
 
-    Model and suite are named only if there are several. alone: of the columns in which the best is bold; without it
-    nothing is.
+    Model and suite are named only if there are several. alone: of the columns in which the best is
+    bold; without it nothing is.
     """
     rows = frame.to_dict("records")
     names = {column.title: [column.cell(row) for row in rows] for column in first}
@@ -111,7 +122,9 @@ def method_table(
 
 
 def _find_best(rows: Sequence[Row], figure: str, printed: Sequence[str], alone: Alone) -> list[int]:
-    """Places of the best of each model, suite and category; those that print alike are all best, the control never."""
+    """Places of the best of each model, suite and category; those that print alike are all best,
+    the control never.
+    """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for place, row in enumerate(rows):
         if row["method"] != CONTROL and not math.isnan(row.get(figure, math.nan)):
@@ -125,7 +138,9 @@ def _find_best(rows: Sequence[Row], figure: str, printed: Sequence[str], alone: 
 
 
 def widen(frame: pd.DataFrame, across: str, figures: Sequence[str]) -> pd.DataFrame:
-    """A row a method, in the order of the frame, with a column 'VALUE FIGURE' for each value of the column across."""
+    """A row a method, in the order of the frame, with a column 'VALUE FIGURE' for each value of the
+    column across.
+    """
     wide = frame.set_index([*ROW, across])[list(figures)].unstack(across)
     wide = wide.reindex(pd.MultiIndex.from_frame(frame[list(ROW)].drop_duplicates()))
     wide.columns = pd.Index([f"{value} {figure}" for figure, value in wide.columns])
@@ -137,11 +152,15 @@ def without_blanks(table: Table) -> Table:
     kept = [
         column
         for column in range(len(table.header))
-        if column < table.labels or not table.rows or any(row[column].text != BLANK for row in table.rows)
+        if column < table.labels
+        or not table.rows
+        or any(row[column].text != BLANK for row in table.rows)
     ]
     meaning = table.meaning
     for column in {*range(len(table.header))}.difference(kept):  # is not explained either
-        meaning = re.sub(rf"(^|(?<=\. )){re.escape(table.header[column])}: [^:]*?\.(\s+|$)", "", meaning)
+        meaning = re.sub(
+            rf"(^|(?<=\. )){re.escape(table.header[column])}: [^:]*?\.(\s+|$)", "", meaning
+        )
     return replace(
         table,
         meaning=meaning.strip(),

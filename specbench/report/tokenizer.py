@@ -1,6 +1,8 @@
-"""The tokenizer of a run, for reports: counts a text's tokens and spells token ids, without model or network.
+"""The tokenizer of a run, for reports: counts a text's tokens and spells token ids, without model
+or network.
 
-The text of shown ids is kept next to a run's records, so that its report can be made on any machine.
+The text of shown ids is kept next to a run's records, so that its report can be made on any
+machine.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ _FIX = f"give the folder that contains the model's {FILE}: --tokenizer DIR"
 
 
 def read_counter(path: Path) -> Callable[[str], int]:
-    """Text -> its tokens, without the specials (BOS) that the tokenizer would add. path: folder or file.
+    """Text -> its tokens, without the specials (BOS) that the tokenizer would add. path: folder or
+    file.
 
     Raises RunError if there is no tokenizer, or it cannot be read.
     """
@@ -43,7 +46,8 @@ def read_tokenizer(path: Path) -> Any:
 
 
 def find_tokenizer(run: Run) -> Path:
-    """Finds the run's tokenizer on this machine: its own folder, the bundled one, or the hub's cache.
+    """Finds the run's tokenizer on this machine: its own folder, the bundled one, or the hub's
+    cache.
 
     Raises RunError saying how to name it.
     """
@@ -79,7 +83,9 @@ _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
 
 def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
-    """Id -> its piece of text: as kept next to the records, else by the run's tokenizer, else '<id>'."""
+    """Id -> its piece of text: as kept next to the records, else by the run's tokenizer, else
+    '<id>'.
+    """
     wanted = set(ids)
     found = {token: piece for token, piece in read_pieces(run).items() if token in wanted}
     unknown = wanted - found.keys()
@@ -90,7 +96,9 @@ def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
 
 
 def read_pieces(run: Run) -> dict[int, str]:
-    """What is kept next to the records; nothing if the file is missing, damaged, or of another configuration."""
+    """What is kept next to the records; nothing if the file is missing, damaged, or of another
+    configuration.
+    """
     try:
         kept = parse_json(read_file(run.directory / PIECES, "", ""), "", "")
         if kept["config_hash"] != run.manifest.get("config_hash"):
@@ -101,7 +109,9 @@ def read_pieces(run: Run) -> dict[int, str]:
 
 
 def write_pieces(run: Run, ids: Iterable[int]) -> Path | None:
-    """Keep the pieces of these ids next to the records; None if the run's tokenizer is not on this machine."""
+    """Keep the pieces of these ids next to the records; None if the run's tokenizer is not on this
+    machine.
+    """
     kept = read_pieces(run)
     missing = set(ids) - kept.keys()
     path = run.directory / PIECES
@@ -122,7 +132,8 @@ def _make_speller(run: Run) -> Callable[[int], str] | None:
         tokenizer = read_tokenizer(find_tokenizer(run))
     except RunError:
         return None
-    anchor = tokenizer.encode("a", add_special_tokens=False).ids[-1:]  # decoders drop the first piece's space
+    # decoders drop the first piece's space
+    anchor = tokenizer.encode("a", add_special_tokens=False).ids[-1:]
     before = tokenizer.decode(anchor, skip_special_tokens=False)
 
     def spell(token: int) -> str:
@@ -137,10 +148,13 @@ def _make_speller(run: Run) -> Callable[[int], str] | None:
 
 
 def _hexadecimal(name: str) -> str:
-    """A byte-level piece that is not a complete character as its bytes, '<E2 80>'; any other name unchanged."""
+    """A byte-level piece that is not a complete character as its bytes, '<E2 80>'; any other name
+    unchanged.
+    """
     printed = {chr(byte): byte for byte in _PRINTABLE}
     rest = (byte for byte in range(256) if byte not in _PRINTABLE)
-    printed |= {chr(256 + place): byte for place, byte in enumerate(rest)}  # how byte-level vocabularies write bytes
+    # how byte-level vocabularies write bytes
+    printed |= {chr(256 + place): byte for place, byte in enumerate(rest)}
     if all(char in printed for char in name) and not name.isascii():
         return f"<{' '.join(f'{printed[char]:02X}' for char in name)}>"
     return name

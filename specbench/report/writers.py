@@ -1,7 +1,8 @@
-"""The forms of a printed table: ``WRITERS`` has Markdown, LaTeX and its notes, HTML for a page, and a terminal's.
+"""The forms of a printed table: ``WRITERS`` has Markdown, LaTeX and its notes, HTML for a page, and
+a terminal's.
 
-A new form is one more entry, and one in ``FILES`` if a report stores it as a file. A csv has the unrounded figures of
-a frame, and is written by ``to_csv``.
+A new form is one more entry, and one in ``FILES`` if a report stores it as a file. A csv has the
+unrounded figures of a frame, and is written by ``to_csv``.
 """
 
 from __future__ import annotations
@@ -32,15 +33,29 @@ from specbench.report.table import Table
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", BLANK: "--", "\N{MICRO SIGN}": r"\ensuremath{\mu}"},
-    **{"\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}", "\N{PLUS-MINUS SIGN}": r"\ensuremath{\pm}"},
+    **{
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        BLANK: "--",
+        "\N{MICRO SIGN}": r"\ensuremath{\mu}",
+    },
+    **{
+        "\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}",
+        "\N{PLUS-MINUS SIGN}": r"\ensuremath{\pm}",
+    },
     **{"\N{NO-BREAK SPACE}": "~"},
 }
 _HEADER_CHARS = 10
 _SMALL_COLUMNS = 9
-_SMALL, _SMALLER = r"\small\setlength{\tabcolsep}{3.5pt}", r"\footnotesize\setlength{\tabcolsep}{2.5pt}"
+_SMALL, _SMALLER = (
+    r"\small\setlength{\tabcolsep}{3.5pt}",
+    r"\footnotesize\setlength{\tabcolsep}{2.5pt}",
+)
 # No wider than the line that it is pasted to; without graphicx the width is unchanged.
-_FITTED = r"\ifdefined\resizebox\ifdim\wd0>\linewidth\sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi\fi\usebox0"
+_FITTED = (
+    r"\ifdefined\resizebox\ifdim\wd0>\linewidth"
+    r"\sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi\fi\usebox0"
+)
 _PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
 _MUST_SAY = re.compile("(Lossy|Modelled|Time only)[^.:]*")
 _FORMULA = re.compile(r"\s*(?=[-+=@\t\r])(?![-+]?[0-9.]+(e[-+]?[0-9]+)?$)")
@@ -52,9 +67,14 @@ _MARKDOWN = re.compile(r"([\\|*`\[\]])")
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of a report. Raises RunError if it is a link: a report writes into its own folder only."""
+    """Make a folder of a report. Raises RunError if it is a link: a report writes into its own
+    folder only.
+    """
     if folder.is_symlink():
-        raise RunError(f"{folder}: is a link; a report writes into its own folder only: remove it, or give --output")
+        raise RunError(
+            f"{folder}: is a link; a report writes into its own folder only: remove it, or give"
+            " --output"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     remove_partials(folder)
 
@@ -67,16 +87,24 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def write_tables(output: Path, name: str, tables: Sequence[Table], **csv: pd.DataFrame) -> list[Path]:
-    """Write tables/<name> in each form of ``FILES``, and frames as csv; nothing without a table. Returns the files."""
+def write_tables(
+    output: Path, name: str, tables: Sequence[Table], **csv: pd.DataFrame
+) -> list[Path]:
+    """Write tables/<name> in each form of ``FILES``, and frames as csv; nothing without a table.
+    Returns the files.
+    """
     if not tables:
         return []
     texts = {f"{name}.{kind}": WRITERS[kind](tables) for kind in FILES}
-    return write_texts(output / "tables", texts | {f"{file}.csv": to_csv(frame) for file, frame in csv.items()})
+    return write_texts(
+        output / "tables", texts | {f"{file}.csv": to_csv(frame) for file, frame in csv.items()}
+    )
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """Full figures. A name that a spreadsheet would take for a formula gets an apostrophe in front of it."""
+    """Full figures. A name that a spreadsheet would take for a formula gets an apostrophe in front
+    of it.
+    """
 
     def cell(value: Any) -> Any:
         if not isinstance(value, str):
@@ -103,9 +131,16 @@ def _markdown(table: Table) -> str:
     for index, row in enumerate(table.rows):
         lines.append([])
         for column, cell in enumerate(row):
-            text = f"**{escape(cell.text)}**" if (index, column) in table.best else escape(cell.text)
-            lines[-1].append(f"{text} \\[{cell.interval}\\]" if table.spread and cell.interval else text)
-    return "\n".join([escape(table.caption), "", *(f"| {' | '.join(cells)} |" for cells in lines)]) + "\n"
+            text = (
+                f"**{escape(cell.text)}**" if (index, column) in table.best else escape(cell.text)
+            )
+            lines[-1].append(
+                f"{text} \\[{cell.interval}\\]" if table.spread and cell.interval else text
+            )
+    return (
+        "\n".join([escape(table.caption), "", *(f"| {' | '.join(cells)} |" for cells in lines)])
+        + "\n"
+    )
 
 
 def _one_line(text: str) -> str:
@@ -113,11 +148,12 @@ def _one_line(text: str) -> str:
 
 
 def to_latex(tables: Sequence[Table]) -> str:
-    """``table`` environments; they need the packages booktabs and, to fit a line that is too short for them, graphicx.
+    """``table`` environments; they need the packages booktabs and, to fit a line that is too short
+    for them, graphicx.
 
-    The caption has the table's name, what was run, and what no reader may miss of the meaning. The variant is below its
-    method and the interval below its figure, in small. The braces keep a bracket that opens a cell from being read as
-    the optional argument of the row before it.
+    The caption has the table's name, what was run, and what no reader may miss of the meaning. The
+    variant is below its method and the interval below its figure, in small. The braces keep a
+    bracket that opens a cell from being read as the optional argument of the row before it.
     """
     return _PACKAGES + "\n".join(map(_latex, tables))
 
@@ -134,7 +170,9 @@ def _latex(table: Table) -> str:
         rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
         rf"\sbox0{{\begin{{tabular}}{{{align}}}",
         r"\toprule",
-        _latex_row([_latex_title(name, side) for name, side in zip(table.header, align, strict=True)]),
+        _latex_row(
+            [_latex_title(name, side) for name, side in zip(table.header, align, strict=True)]
+        ),
         r"\midrule",
     ]
     for index, row in enumerate(table.rows):
@@ -154,7 +192,9 @@ def _latex(table: Table) -> str:
 
 
 def to_notes(tables: Sequence[Table]) -> str:
-    """Returns the meanings of the figures in tables, each once: for a footnote or the text below a table."""
+    """Returns the meanings of the figures in tables, each once: for a footnote or the text below a
+    table.
+    """
     notes = dict.fromkeys(escape_latex(table.meaning) for table in tables if table.meaning)
     return "{\\footnotesize\n" + "\n\n".join(notes) + "\n}\n"
 
@@ -177,22 +217,36 @@ def escape_latex(text: str) -> str:
 
 
 def to_html(tables: Sequence[Table]) -> Markup:
-    """Tables of a page, each under the meaning of its figures; what was run is in the page's head."""
-    return Markup("").join(part("table", table, _tints(table) if table.shaded else {}) for table in tables)
+    """Tables of a page, each under the meaning of its figures; what was run is in the page's
+    head.
+    """
+    return Markup("").join(
+        part("table", table, _tints(table) if table.shaded else {}) for table in tables
+    )
 
 
 def _tints(table: Table) -> dict[str, str]:
-    """Printed figure -> its class: gain1 to gain4 above 1, loss1 to loss4 below 1; none for a figure in brackets."""
+    """Printed figure -> its class: gain1 to gain4 above 1, loss1 to loss4 below 1; none for a
+    figure in brackets.
+    """
     figures = [cell.text for row in table.rows for cell in row[table.labels :]]
-    logs = {text: math.log(float(text)) for text in figures if text[:1].isdigit() and float(text) > 0}
+    logs = {
+        text: math.log(float(text)) for text in figures if text[:1].isdigit() and float(text) > 0
+    }
     widest = max(map(abs, logs.values()), default=0.0)
     levels = {text: round(_TINTS * value / widest) for text, value in logs.items() if widest}
-    return {text: f"{'gain' if level > 0 else 'loss'}{abs(level)}" for text, level in levels.items() if level}
+    return {
+        text: f"{'gain' if level > 0 else 'loss'}{abs(level)}"
+        for text, level in levels.items()
+        if level
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalTables:
-    """Tables that are laid out for the terminal that prints them; to be printed with ``crop=False``."""
+    """Tables that are laid out for the terminal that prints them; to be printed with
+    ``crop=False``.
+    """
 
     tables: Sequence[Table]
 
@@ -217,15 +271,22 @@ class TerminalTables:
 
 
 def _make_sheet(table: Table, width: int | None) -> Sheet:
-    """A name that several rows share is printed once. width: of labels, which are broken to it; None: unbroken."""
+    """A name that several rows share is printed once. width: of labels, which are broken to it;
+    None: unbroken.
+    """
     sheet = Sheet(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for column, title in enumerate(table.header):
-        sheet.add_column(to_text(title), justify="left" if column < table.labels else "right", no_wrap=True)
+        sheet.add_column(
+            to_text(title), justify="left" if column < table.labels else "right", no_wrap=True
+        )
     names = [row[0].text for row in table.rows if row[0].text]
     apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
     previous = ""
     for row in table.rows:
-        labels = [cell.text if width is None else break_lines(cell.text, width) for cell in row[: table.labels]]
+        labels = [
+            cell.text if width is None else break_lines(cell.text, width)
+            for cell in row[: table.labels]
+        ]
         if row[0].text == previous:
             labels[0] = ""
         elif previous and apart:

@@ -1,1 +1,3 @@
-"""Runs: settings become a checked job, which decodes on a model, on recorded answers or on servers."""
+"""Runs: settings become a checked job, which decodes on a model, on recorded answers or on
+servers.
+"""

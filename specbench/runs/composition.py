@@ -1,4 +1,5 @@
-"""Composes the configuration with Hydra from groups, options and overrides, and explains an override that is wrong.
+"""Composes the configuration with Hydra from groups, options and overrides, and explains an
+override that is wrong.
 
 The module does not import torch, so that ``--help`` and ``--cfg`` start fast.
 """
@@ -38,12 +39,17 @@ from specbench.screen import shorten_words
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 
 # Of Hydra's messages.
-NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo append to your config use .*")
+NOISE = re.compile(
+    r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo append to your config use .*"
+)
 WHERE = re.compile(r"\n\s*full_key: (\S+)")
 OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
-RAISED = re.compile(r'\w+ raised while resolving interpolation: "?(.+?)"?$', re.MULTILINE)  # "KeyError raised ...
+# "KeyError raised ...
+RAISED = re.compile(r'\w+ raised while resolving interpolation: "?(.+?)"?$', re.MULTILINE)
 REFERENCE = re.compile(r"Error resolving interpolation '(.+?)', possible")
-TWICE = re.compile(r"(?:Multiple values for )?([\w@/]+)(?: appears more than once in the final|\. To override)")
+TWICE = re.compile(
+    r"(?:Multiple values for )?([\w@/]+)(?: appears more than once in the final|\. To override)"
+)
 KEY = re.compile(r"Could not override '([^']+)'")
 GRAMMAR = "override_grammar"
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
@@ -54,7 +60,9 @@ CONFIG = "config"  # the name of the default configuration
 
 
 def run_name(root: DictConfig) -> str:
-    """Returns ``<model>-<suite>-<hash of the configuration>``, by which the same command finds its run."""
+    """Returns ``<model>-<suite>-<hash of the configuration>``, by which the same command finds its
+    run.
+    """
     plain = plain_values(root)
     model = plain["model"]
     suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
@@ -89,7 +97,9 @@ def register() -> None:
     """Register the schema, and the resolver of a run's directory name, with Hydra."""
     ConfigStore.instance().store(name="schema", node=OmegaConf.structured(Config))
     OmegaConf.register_new_resolver("run_name", lambda _root_: run_name(_root_), replace=True)
-    OmegaConf.register_new_resolver("part_name", lambda _root_: part_name(_root_.suite.part), replace=True)
+    OmegaConf.register_new_resolver(
+        "part_name", lambda _root_: part_name(_root_.suite.part), replace=True
+    )
 
 
 def with_own_groups(overrides: Sequence[str]) -> list[str]:
@@ -108,10 +118,18 @@ def with_own_groups(overrides: Sequence[str]) -> list[str]:
 
 
 def explain(error: BaseException, overrides: list[str]) -> str:
-    """A composition error in plain words if its kind is known; else Hydra's message without its noise."""
+    """A composition error in plain words if its kind is known; else Hydra's message without its
+    noise.
+    """
     # Hydra keeps the reason in the error's cause.
-    reasons = [str(part).strip() for part in (error, error.__cause__) if part is not None and str(part).strip()]
-    message = shorten_words(reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons))
+    reasons = [
+        str(part).strip()
+        for part in (error, error.__cause__)
+        if part is not None and str(part).strip()
+    ]
+    message = shorten_words(
+        reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons)
+    )
     if found := OPTION.search(message):
         group, name = found.groups()
         return f"{group}={name}: there is no {group}/{name}; {near(name, list_options(group))}"
@@ -119,27 +137,39 @@ def explain(error: BaseException, overrides: list[str]) -> str:
         item = next((item for item in overrides if found[1] in item), found[1])
         return f"{item}: the reference cannot be resolved; expected the name of an option"
     if found := TWICE.search(message):
-        return f"+{found[1]}=...: the group has an option already; expected {found[1]}=..., without the plus"
+        return (
+            f"+{found[1]}=...: the group has an option already; expected {found[1]}=..., without"
+            " the plus"
+        )
     if found := KEY.search(message):
         path = found[1]
         parent, _, key = path.rpartition(".")
         if not parent and (choices := list_options(key)):
-            return f"{key}: not in the default configuration; add the group with a plus: +{key}={' | '.join(choices)}"
+            return (
+                f"{key}: not in the default configuration; add the group with a plus:"
+                f" +{key}={' | '.join(choices)}"
+            )
         group, _, name = parent.rpartition(".")
         if group == "method" and name in list_options(group) and not _settings(parent, overrides):
             return f"{path}: the method is not in the run; choose it first, as method=[{name}]"
         while not (siblings := _settings(parent, overrides)):
             parent, _, key = parent.rpartition(".")  # the mistake is in the name of a group
         if key in siblings:
-            return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
+            return (
+                f"{path}: no such setting; choose the method or group that has it first (see"
+                " specbench --cfg job)"
+            )
         return f"{path}: no such setting; {near(key, siblings)}"
     if GRAMMAR in message and (wrong := _find_wrong(overrides)):
         return (
-            f"{wrong}: expected SETTING=VALUE, such as method=[pld] or 'method=[pld,sam]'; a value that contains = or a"
-            " bracket of its own stands in quotes within quotes: 'suite.path=\"a=b.jsonl\"'"
+            f"{wrong}: expected SETTING=VALUE, such as method=[pld] or 'method=[pld,sam]'; a value"
+            " that contains = or a bracket of its own stands in quotes within quotes:"
+            " 'suite.path=\"a=b.jsonl\"'"
         )
     where = WHERE.search(message)
-    message = RAISED.sub(r"the reference cannot be resolved (\1); set what it names, or give a value", message)
+    message = RAISED.sub(
+        r"the reference cannot be resolved (\1); set what it names, or give a value", message
+    )
     message = NOISE.sub("", message).strip()
     if found := VALUE.search(message):
         return f"{found[1]}: {found[2].strip()}"
@@ -163,7 +193,10 @@ def _settings(path: str, overrides: list[str]) -> list[str]:
         return [*get_type_hints(Config)]
     try:
         node = OmegaConf.select(
-            compose_config(CONFIG, [item for item in overrides if re.match(r"(hydra\.searchpath|[\w/@]+)=", item)]),
+            compose_config(
+                CONFIG,
+                [item for item in overrides if re.match(r"(hydra\.searchpath|[\w/@]+)=", item)],
+            ),
             path,
         )
     except (HydraException, OmegaConfBaseException):
@@ -179,28 +212,39 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise InputError for what Hydra ends with a traceback or ignores: an option that is not a name, a missing folder.
+    """Raise InputError for what Hydra ends with a traceback or ignores: an option that is not a
+    name, a missing folder.
 
     Raises:
         HydraException: an override is not one.
     """
     for each in OverridesParser.create().parse_overrides(list(overrides)):
         if not each.key_or_group:
-            raise InputError(f"{each.input_line}: expected SETTING=VALUE, or ~SETTING to leave one out")
+            raise InputError(
+                f"{each.input_line}: expected SETTING=VALUE, or ~SETTING to leave one out"
+            )
         options = [] if each.is_delete() else list_options(each.key_or_group)
         if options and not _is_option(each.value()):
             raise InputError(
-                f"{each.input_line}: expected the name of an option, or a list of names such as [pld,sam]; there are:"
-                f" {', '.join(options)}"
+                f"{each.input_line}: expected the name of an option, or a list of names such as"
+                f" [pld,sam]; there are: {', '.join(options)}"
             )
         places = each.value() if each.key_or_group == "hydra.searchpath" else None
         for place in places if isinstance(places, list) else ():
             folder = Path(str(place).removeprefix("file://"))
-            if not str(place).startswith("pkg://") and not any(any(folder.glob(depth)) for depth in OPTIONS_IN):
-                fault = "has no options, as method/mine.yaml" if folder.is_dir() else "no such folder"
-                raise InputError(f"--config-dir {folder} (hydra.searchpath): {fault}; expected a folder of options")
+            if not str(place).startswith("pkg://") and not any(
+                any(folder.glob(depth)) for depth in OPTIONS_IN
+            ):
+                fault = (
+                    "has no options, as method/mine.yaml" if folder.is_dir() else "no such folder"
+                )
+                raise InputError(
+                    f"--config-dir {folder} (hydra.searchpath): {fault}; expected a folder of"
+                    " options"
+                )
             for path in (path for depth in OPTIONS_IN[1:] for path in folder.glob(depth)):
-                if (conf_dir() / path.parent.relative_to(folder)).is_dir():  # an option of one of our groups
+                # an option of one of our groups
+                if (conf_dir() / path.parent.relative_to(folder)).is_dir():
                     _check_option(path)
 
 
@@ -211,7 +255,9 @@ def _check_option(path: Path) -> None:
     try:
         OmegaConf.load(io.StringIO(text))
     except (yaml.YAMLError, OSError, RecursionError) as error:  # OSError: a number
-        raise InputError(f"{path}: not YAML of settings ({' '.join(str(error).split())}); {fix}") from None
+        raise InputError(
+            f"{path}: not YAML of settings ({' '.join(str(error).split())}); {fix}"
+        ) from None
 
 
 def _is_option(value: Any) -> bool:
@@ -220,7 +266,9 @@ def _is_option(value: Any) -> bool:
         return all(_is_option(each) for each in value.list)
     parts = value if isinstance(value, list) else [value]
     return all(
-        isinstance(part, str | QuotedString | Glob) and len(str(part)) < LONGEST_PART and "\0" not in str(part)
+        isinstance(part, str | QuotedString | Glob)
+        and len(str(part)) < LONGEST_PART
+        and "\0" not in str(part)
         for part in parts
     )
 
@@ -237,12 +285,16 @@ def spell_cell(cfg: DictConfig) -> str:
         for key, values in axes.items()
     ]
     where = ", ".join(cells) or "it is a single run"
-    return f"size=small: one cell of {chosen.experiment}, on a small model and few questions: {where}"
+    return (
+        f"size=small: one cell of {chosen.experiment}, on a small model and few questions: {where}"
+    )
 
 
 @contextlib.contextmanager
 def composing(overrides: Sequence[str]) -> Iterator[DictConfig]:
-    """The configuration of ``specbench run OVERRIDES``. What Hydra refuses, also in the context, is an InputError."""
+    """The configuration of ``specbench run OVERRIDES``. What Hydra refuses, also in the context, is
+    an InputError.
+    """
     register()
     try:
         yield compose_config(CONFIG, list(overrides))
@@ -257,7 +309,9 @@ def plain_settings(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def inform(argv: Sequence[str]) -> bool:
-    """Prints the answer to Hydra's own flags, such as --help and --cfg; returns whether the arguments have one."""
+    """Prints the answer to Hydra's own flags, such as --help and --cfg; returns whether the
+    arguments have one.
+    """
     given = read_flags(argv)
     asked = given.help or given.hydra_help or given.cfg or given.info or given.shell_completion
     if asked:
@@ -266,12 +320,15 @@ def inform(argv: Sequence[str]) -> bool:
             check_overrides(given.overrides)
         flags = [item for item in argv if item != DRY and item not in given.overrides]
         sys.argv[1:] = flags + with_own_groups(given.overrides)
-        hydra.main(config_path=str(conf_dir()), config_name=CONFIG, version_base="1.3")(lambda cfg: None)()
+        hydra.main(config_path=str(conf_dir()), config_name=CONFIG, version_base="1.3")(
+            lambda cfg: None
+        )()
     return bool(asked)
 
 
 def read_flags(argv: Sequence[str]) -> argparse.Namespace:
-    """Hydra's own flags, as ``multirun``, and the ``overrides``, among them the folder of ``--config-dir``.
+    """Hydra's own flags, as ``multirun``, and the ``overrides``, among them the folder of
+    ``--config-dir``.
 
     Raises:
         InputError: A flag has no effect here.
@@ -284,9 +341,14 @@ def read_flags(argv: Sequence[str]) -> argparse.Namespace:
         if value:
             needs = "--cfg" if flag in ("--package", "--resolve") else "--help or --cfg"
             raise InputError(
-                f"{flag}: has no effect on a run; it counts with {needs}. --config-dir adds a folder of options"
+                f"{flag}: has no effect on a run; it counts with {needs}. --config-dir adds a"
+                " folder of options"
             )
     if given.config_dir:
-        place = str(Path(given.config_dir).expanduser().resolve()).replace("\\", "\\\\").replace('"', '\\"')
+        place = (
+            str(Path(given.config_dir).expanduser().resolve())
+            .replace("\\", "\\\\")
+            .replace('"', '\\"')
+        )
         given.overrides.append(f'hydra.searchpath=["file://{place}"]')
     return given

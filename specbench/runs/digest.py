@@ -1,7 +1,8 @@
-"""The settings that decide the records of a run: their hash names the run, and decides whether it can be resumed.
+"""The settings that decide the records of a run: their hash names the run, and decides whether it
+can be resumed.
 
-A run may get more methods, cases and rounds. So the settings of every method are compared separately, and the rest
-without the settings that select cases and rounds.
+A run may get more methods, cases and rounds. So the settings of every method are compared
+separately, and the rest without the settings that select cases and rounds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(resolved: Mapping[str, Any]) -> str:
     """The hash of everything that can change a record."""
-    return hashlib.sha256(json.dumps(decisive(resolved), sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(decisive(resolved), sort_keys=True, default=str).encode()
+    ).hexdigest()
 
 
 def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,20 +40,29 @@ def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
     kept = {group: values for group, values in decisive(resolved).items() if group != "method"}
     apart = {**GROWS, "model": MATERIAL}
     return kept | {
-        group: {k: v for k, v in kept.get(group, {}).items() if k not in keys} for group, keys in apart.items()
+        group: {k: v for k, v in kept.get(group, {}).items() if k not in keys}
+        for group, keys in apart.items()
     }
 
 
 def with_outside(resolved: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The settings, with those that change no record taken from another command."""
-    kept: dict[str, Any] = {**resolved, **{group: other[group] for group in OUTSIDE if group in other}}
+    kept: dict[str, Any] = {
+        **resolved,
+        **{group: other[group] for group in OUTSIDE if group in other},
+    }
     for group, keys in OUTSIDE_OF.items():
-        kept[group] = {**kept.get(group, {}), **{key: other[group][key] for key in keys if key in other.get(group, {})}}
+        kept[group] = {
+            **kept.get(group, {}),
+            **{key: other[group][key] for key in keys if key in other.get(group, {})},
+        }
     return kept
 
 
 def find_difference(one: Any, two: Any, path: str = "") -> tuple[str, Any, Any]:
-    """The first entry in which two values differ: its dotted path ('' without a difference) and both values."""
+    """The first entry in which two values differ: its dotted path ('' without a difference) and
+    both values.
+    """
     if isinstance(one, Mapping) and isinstance(two, Mapping):
         for key in [*one, *(key for key in two if key not in one)]:
             if one.get(key) != two.get(key):

@@ -1,6 +1,8 @@
-"""A method in a run: made from its configuration, whose ``_target_`` names a class and whose other keys its arguments.
+"""A method in a run: made from its configuration, whose ``_target_`` names a class and whose other
+keys its arguments.
 
-The constructor of a method is the schema of its settings. Only modules that may contain methods are imported.
+The constructor of a method is the schema of its settings. Only modules that may contain methods are
+imported.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ from specbench.models.facade import ModelCard
 from specbench.names import near
 from specbench.types import InputError, named
 
-RESERVED = ("_target_", "reset")  # keys of a method's configuration that are not arguments of its constructor
-METHODS, PLUGINS = "methods", "specbench.methods"  # our own package; the group of a plugin's entry point
+# keys of a method's configuration that are not arguments of its constructor
+RESERVED = ("_target_", "reset")
+# our own package; the group of a plugin's entry point
+METHODS, PLUGINS = "methods", "specbench.methods"
 ANY_CLASS = pydantic.ConfigDict(arbitrary_types_allowed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A method in a run. name: of its rows. reset: what it may remember. parameters: its settings, for the manifest."""
+    """A method in a run. name: of its rows. reset: what it may remember. parameters: its settings,
+    for the manifest.
+    """
 
     name: str
     method: Method
@@ -47,7 +53,8 @@ def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
     """One method from its configuration; its constructor is its schema. Raises InputError."""
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise InputError(
-            f"method.{name}: has no _target_; choose it with method=[{name}] before setting its parameters"
+            f"method.{name}: has no _target_; choose it with method=[{name}] before setting its"
+            " parameters"
         )
     kind = _method_class(f"method.{name}._target_={node['_target_']}", str(node["_target_"]))
     parameters = {key: value for key, value in node.items() if key not in RESERVED}
@@ -63,21 +70,26 @@ def _method_class(key: str, target: str) -> type[Method]:
     package = re.split("[.:]", target)[0]
     if not _is_plugin(package):
         raise InputError(
-            f"{key}: {package} contains no methods; expected a class of {METHODS}, of a package with an entry point in"
-            f" the group {PLUGINS}, or of a module in the working directory or a folder of PYTHONPATH"
+            f"{key}: {package} contains no methods; expected a class of {METHODS}, of a package"
+            f" with an entry point in the group {PLUGINS}, or of a module in the working directory"
+            " or a folder of PYTHONPATH"
         )
     try:
         kind = pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"{key}: cannot be imported ({error})") from error
     if not (isinstance(kind, type) and issubclass(kind, Method)) or inspect.isabstract(kind):
-        raise InputError(f"{key}: expected a subclass of specbench.method.Method with all that it requires")
+        raise InputError(
+            f"{key}: expected a subclass of specbench.method.Method with all that it requires"
+        )
     return kind
 
 
 def _is_plugin(package: str) -> bool:
     """Returns whether a package may contain methods, without importing it."""
-    if package == METHODS or package in {point.module.partition(".")[0] for point in entry_points(group=PLUGINS)}:
+    if package == METHODS or package in {
+        point.module.partition(".")[0] for point in entry_points(group=PLUGINS)
+    }:
         return True
     try:
         spec = importlib.util.find_spec(package)
@@ -86,12 +98,17 @@ def _is_plugin(package: str) -> bool:
     if spec is None:
         return True  # the import reports what is missing
     places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
-    own = {Path(folder).resolve() for folder in (".", *os.environ.get("PYTHONPATH", "").split(os.pathsep))}
+    own = {
+        Path(folder).resolve()
+        for folder in (".", *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    }
     return any(Path(place).resolve().parent in own for place in places)
 
 
 def _with_members(name: str, value: Any) -> Any:
-    """A mapping of configured methods, which a method may be composed of, as methods; anything else unchanged."""
+    """A mapping of configured methods, which a method may be composed of, as methods; anything else
+    unchanged.
+    """
     if not isinstance(value, Mapping) or not any(
         isinstance(part, Mapping) and "_target_" in part for part in value.values()
     ):
@@ -106,7 +123,9 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
     hints = get_type_hints(kind if "__dataclass_fields__" in own else own.get("__init__", object))
     for key, value in parameters.items():
         if key not in signature.parameters:
-            raise InputError(f"method.{name}.{key}: no such parameter; {near(key, list(signature.parameters))}")
+            raise InputError(
+                f"method.{name}.{key}: no such parameter; {near(key, list(signature.parameters))}"
+            )
         if key not in hints:
             continue
         try:
@@ -115,4 +134,7 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
             raise InputError(f"method.{name}.{key}={value}: {error.errors()[0]['msg']}") from error
     required = [key for key, each in signature.parameters.items() if each.default is each.empty]
     if missing := [key for key in required if key not in parameters]:
-        raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")
+        raise InputError(
+            f"method.{name}: lacks {', '.join(missing)}; set them with"
+            f" method.{name}.{missing[0]}=..."
+        )

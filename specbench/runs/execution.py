@@ -1,4 +1,6 @@
-"""Runs a checked job in a directory: locks it, creates or resumes it, decodes block by block, and writes."""
+"""Runs a checked job in a directory: locks it, creates or resumes it, decodes block by block, and
+writes.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,20 @@ from specbench.types import InputError
 
 AT, DEATHS, LOGS = ".at", ".deaths.json", "logs"
 MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
-OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, EVAL_RESULTS, "run.log", LOGS, SHARDS, AT, DEATHS)
+OURS = (
+    MANIFEST,
+    RECORDS,
+    "summary.csv",
+    "tables",
+    "plots",
+    PAGE,
+    EVAL_RESULTS,
+    "run.log",
+    LOGS,
+    SHARDS,
+    AT,
+    DEATHS,
+)
 _PROBE = ".writable"
 SWEEP = "multirun.yaml"  # in the folder of a sweep
 _HARMLESS = {*OURS, LOCK, _PROBE, SWEEP, ".hydra", ".submitit"}  # the last three are Hydra's
@@ -61,26 +76,35 @@ _NAMED = 3  # of the other things in a folder
 log = logging.getLogger(__name__)
 _WIDTH = 12  # [bytes] of a block's number
 _NOTE = "expected the note of a run that was killed"
-_COUNTS: TypeAdapter[dict[Count, Count]] = TypeAdapter(dict[Count, Count])  # block -> processes that were killed in it
+# block -> processes that were killed in it
+_COUNTS: TypeAdapter[dict[Count, Count]] = TypeAdapter(dict[Count, Count])
 _NUMBER: TypeAdapter[Count | None] = TypeAdapter(Count | None)
 _T = TypeVar("_T")
 
-Observer = Callable[[Sequence[CaseRecord], int, int], None]  # (records of a block, blocks done, blocks in all)
+# (records of a block, blocks done, blocks in all)
+Observer = Callable[[Sequence[CaseRecord], int, int], None]
 
 
 def execute(job: Job, directory: Path, observe: Observer) -> bool:
-    """Run the job in ``directory``, from where an earlier run of it stopped; returns whether anything was left to do.
+    """Run the job in ``directory``, from where an earlier run of it stopped; returns whether
+    anything was left to do.
 
     Raises InputError if the directory cannot be used or a method cannot be bound.
     """
     if job.config.load.find:
-        raise InputError(f"load.find={job.config.load.find}: only `specbench run` searches; expected load.find=null")
+        raise InputError(
+            f"load.find={job.config.load.find}: only `specbench run` searches; expected"
+            " load.find=null"
+        )
     with locked(directory), _threads(job.config.model.threads):
         own, writer = _is_own(job.launch, directory), RunWriter(directory)
         done, earlier = _open(job, writer, own)
         ledger = job.compare(done)
         if ledger.failed is not None and job.config.run.retry and not own:
-            log.warning("run.retry: continues at block %d, where a case failed; a copy is kept aside", ledger.failed)
+            log.warning(
+                "run.retry: continues at block %d, where a case failed; a copy is kept aside",
+                ledger.failed,
+            )
             _keep_copy(directory)
             _forget_attempts(directory)
             done = writer.rewind(ledger.failed)
@@ -88,20 +112,36 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
         start, rest, recorded = ledger.kept, ledger.rest, len(ledger.recorded)
         earlier = earlier if done else None
         same = earlier is not None and earlier.config_hash == job.digest
-        config = job.resolved if same or not earlier else with_outside(earlier.config.written, job.resolved)
+        config = (
+            job.resolved
+            if same or not earlier
+            else with_outside(earlier.config.written, job.resolved)
+        )
         if rest and earlier:
             check_growth(job, earlier, ledger, directory)
         if start < recorded:
             log.warning(
-                "a method keeps state between cases: blocks from %d on run again, %d were done", start, recorded
+                "a method keeps state between cases: blocks from %d on run again, %d were done",
+                start,
+                recorded,
             )
             done = writer.rewind(start)
         log.info("%d blocks of %s, %d done", start + len(rest), directory.name, start)
         named = {entry.name for entry in job.entries}
         if more := [name for name in (earlier.methods if earlier else ()) if name not in named]:
-            print(printable(f"specbench: {directory} also has {', '.join(more)}; the report shows all of its methods"))
+            print(
+                printable(
+                    f"specbench: {directory} also has {', '.join(more)}; the report shows all of"
+                    " its methods"
+                )
+            )
         if done and rest:
-            print(printable(f"specbench: continues {directory}: {start} of {start + len(rest)} blocks were there"))
+            print(
+                printable(
+                    f"specbench: continues {directory}: {start} of {start + len(rest)} blocks were"
+                    " there"
+                )
+            )
         if done:
             observe(done, start, start + len(rest))
         if rest:
@@ -123,20 +163,34 @@ def share(values: Mapping[str, Any]) -> dict[str, Any]:
 
     They stay unchanged if ``report.identify`` is set among the manifest's own settings.
     """
-    return dict(values) if values["config"]["report"]["identify"] else cast(dict[str, Any], hide_identity(values))
+    return (
+        dict(values)
+        if values["config"]["report"]["identify"]
+        else cast(dict[str, Any], hide_identity(values))
+    )
 
 
 def refuse_foreign(directory: Path) -> None:
-    """Raise InputError for a folder that contains other things than a run. A new or an empty one is allowed."""
-    others = {path.name for path in _list(directory, "hydra.run.dir") if path.suffix != ".partial"} - _HARMLESS
+    """Raise InputError for a folder that contains other things than a run. A new or an empty one is
+    allowed.
+    """
+    others = {
+        path.name for path in _list(directory, "hydra.run.dir") if path.suffix != ".partial"
+    } - _HARMLESS
     if not (directory / RECORDS).exists():
         _refuse("hydra.run.dir", directory, sorted(others))
 
 
 def refuse_foreign_sweep(directory: Path, key: str = "hydra.sweep.dir") -> None:
-    """Raise InputError for a folder that contains other things than the runs of a sweep. key: what names it."""
+    """Raise InputError for a folder that contains other things than the runs of a sweep. key: what
+    names it.
+    """
     places = _list(directory, key)
-    runs = {path for path in places if any((path / name).exists() for name in (LOCK, MANIFEST, RECORDS, SHARDS))}
+    runs = {
+        path
+        for path in places
+        if any((path / name).exists() for name in (LOCK, MANIFEST, RECORDS, SHARDS))
+    }
     others = {path.name for path in {*places} - runs} - _HARMLESS - {"latest"}
     if not (directory / SWEEP).exists():
         _refuse(key, directory, sorted(others))
@@ -146,19 +200,25 @@ def _list(directory: Path, key: str) -> list[Path]:
     try:
         place = next((each for each in (directory, *directory.parents) if each.exists()), directory)
         if place.exists() and not place.is_dir():
-            raise InputError(f"{key}={directory}: {place} is not a folder; expected a new folder or one of a run")
+            raise InputError(
+                f"{key}={directory}: {place} is not a folder; expected a new folder or one of a run"
+            )
         return list(directory.iterdir()) if directory.is_dir() else []
     except OSError as error:
-        raise InputError(f"{key}={directory}: cannot be read ({error.strerror}); expected another folder") from error
+        raise InputError(
+            f"{key}={directory}: cannot be read ({error.strerror}); expected another folder"
+        ) from error
 
 
 def _refuse(key: str, directory: Path, others: Sequence[str]) -> None:
-    """Raise InputError if a folder contains others than what belongs there. key: the setting that names the folder."""
+    """Raise InputError if a folder contains others than what belongs there. key: the setting that
+    names the folder.
+    """
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     if others:
         raise InputError(
-            f"{key}={directory}: contains other things ({', '.join(others[:_NAMED])}{more}); expected a new folder, an"
-            " empty one, or one of an earlier run"
+            f"{key}={directory}: contains other things ({', '.join(others[:_NAMED])}{more});"
+            " expected a new folder, an empty one, or one of an earlier run"
         )
 
 
@@ -173,15 +233,16 @@ def locked(directory: Path) -> Iterator[None]:
         probe.unlink()
     except OSError as error:
         raise InputError(
-            f"results directory {directory}: not writable ({error.strerror}); choose another with hydra.run.dir=..."
+            f"results directory {directory}: not writable ({error.strerror}); choose another with"
+            " hydra.run.dir=..."
         ) from error
     lock = FileLock(directory / LOCK, blocking=False)
     try:
         lock.acquire()
     except Timeout as error:
         raise InputError(
-            f"results directory {directory}: another process is running in it; wait for it, or choose another"
-            " directory with hydra.run.dir=..."
+            f"results directory {directory}: another process is running in it; wait for it, or"
+            " choose another directory with hydra.run.dir=..."
         ) from error
     try:
         yield
@@ -190,7 +251,9 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _open(job: Job, writer: RunWriter, own: bool) -> tuple[list[CaseRecord], Manifest | None]:
-    """Returns the records of an earlier run and its manifest; ``measure.fresh`` sets one aside that is not ``own``."""
+    """Returns the records of an earlier run and its manifest; ``measure.fresh`` sets one aside that
+    is not ``own``.
+    """
     directory = writer.directory
     names = [name for name in (RECORDS, MANIFEST) if (directory / name).exists()]
     if names and job.config.measure.fresh and not own:
@@ -198,18 +261,34 @@ def _open(job: Job, writer: RunWriter, own: bool) -> tuple[list[CaseRecord], Man
     elif names:
         manifest = read_manifest(directory)
         check_same(job, manifest, directory)
-        sizes = {(case.id, block.round): len(block.cases) for block in job.plan for case in block.cases if block.more}
+        sizes = {
+            (case.id, block.round): len(block.cases)
+            for block in job.plan
+            for case in block.cases
+            if block.more
+        }
         records = writer.resume(manifest.rows, manifest.first_blocks, sizes)
         check_recorded(job, manifest, records, directory)
         return records, manifest
     return [], None
 
 
-def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifest | None, observe: Observer) -> None:
-    """Load the target, bind the methods that have blocks left, and run these. earlier: the manifest of what is done."""
-    config, directory, start, total = job.config, writer.directory, rest[0].index, rest[-1].index + 1
+def _decode(
+    job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifest | None, observe: Observer
+) -> None:
+    """Load the target, bind the methods that have blocks left, and run these. earlier: the manifest
+    of what is done.
+    """
+    config, directory, start, total = (
+        job.config,
+        writer.directory,
+        rest[0].index,
+        rest[-1].index + 1,
+    )
     names = {name for block in rest for name in block.order}
-    entries, rows = (tuple(each for each in kept if each.name in names) for kept in (job.entries, job.rows))
+    entries, rows = (
+        tuple(each for each in kept if each.name in names) for kept in (job.entries, job.rows)
+    )
     left = replace(job, entries=entries, rows=rows)
     try:
         with set_stage(left, earlier, directory / LOGS) as stage, _Attempts(directory) as attempts:
@@ -228,7 +307,9 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
                 writer.append(records)
                 for record in records:
                     if record.error:
-                        log.warning("case %s, %s: %s", record.case, record.method, record.error["message"])
+                        log.warning(
+                            "case %s, %s: %s", record.case, record.method, record.error["message"]
+                        )
                 observe(records, records[0].block + 1, total)
     finally:
         gc.unfreeze()  # what the session froze (``without_collector``)
@@ -240,7 +321,8 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
 
 
 class _Attempts:
-    """Notes on disk which block the process is in, so that the next process knows in which block this one was killed.
+    """Notes on disk which block the process is in, so that the next process knows in which block
+    this one was killed.
 
     deadly: blocks in which ``MOST_DEATHS`` processes were killed; they are not tried again.
     """
@@ -263,7 +345,9 @@ class _Attempts:
         self._path.unlink(missing_ok=True)  # a blank note would need a disk that can be written
 
     def watch(self, blocks: Iterator[list[CaseRecord]], start: int) -> Iterator[list[CaseRecord]]:
-        """Yields the records of each block; its number is noted before it begins. start: the number of the first."""
+        """Yields the records of each block; its number is noted before it begins. start: the number
+        of the first.
+        """
         for number in itertools.count(start):
             os.pwrite(self._file, str(number).ljust(_WIDTH).encode(), 0)
             records = next(blocks, None)
@@ -273,7 +357,9 @@ class _Attempts:
 
 
 def _read_note(path: Path, schema: TypeAdapter[_T]) -> _T | None:
-    """A note of earlier processes, None without one. A damaged note is kept under another name: the run needs none."""
+    """A note of earlier processes, None without one. A damaged note is kept under another name: the
+    run needs none.
+    """
     if not os.path.lexists(path):
         return None
     try:
@@ -289,7 +375,9 @@ def _read_note(path: Path, schema: TypeAdapter[_T]) -> _T | None:
 
 @contextlib.contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Torch's CPU threads for this run only: a sweep's next job starts from torch's own choice again."""
+    """Torch's CPU threads for this run only: a sweep's next job starts from torch's own choice
+    again.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -304,7 +392,9 @@ def _forget_attempts(directory: Path) -> None:
 
 
 def _keep_copy(directory: Path) -> None:
-    """Copy manifest and records into a new folder next to the run, unless the last such folder has them."""
+    """Copy manifest and records into a new folder next to the run, unless the last such folder has
+    them.
+    """
     last, number = None, 1
     while (aside := directory.with_name(f"{directory.name}.old{number}")).exists():
         last, number = aside, number + 1
@@ -318,7 +408,9 @@ def _keep_copy(directory: Path) -> None:
 
 
 def _is_own(launch: str | None, directory: Path) -> bool:
-    """Returns whether the run is this command's own, restarted after its job was killed or given back."""
+    """Returns whether the run is this command's own, restarted after its job was killed or given
+    back.
+    """
     if launch is None or not (directory / MANIFEST).exists():
         return False
     return any(process.launch == launch for process in read_manifest(directory).processes)

@@ -1,6 +1,8 @@
-"""The settings that a user gave, and whether each has an effect in the run: the schema has the conditions (``When``).
+"""The settings that a user gave, and whether each has an effect in the run: the schema has the
+conditions (``When``).
 
-Only what was given is looked at, not what an option of a group brings along, and not a value that is the default.
+Only what was given is looked at, not what an option of a group brings along, and not a value that
+is the default.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ _PREFIX = re.compile(r"^\+{0,2}")
 class Composed(Config):
     """The settings of a run, and what the conditions need to know in addition.
 
-    sweeps: the run is a job of a sweep. read: settings that a method refers to. draws: a method draws its drafts.
+    sweeps: the run is a job of a sweep. read: settings that a method refers to. draws: a method
+    draws its drafts.
     """
 
     hydra: HydraSettings = field(default_factory=HydraSettings)
@@ -46,11 +49,13 @@ class Idle:
     effective: set[str] = field(default_factory=set)
 
 
-def find_idle(cfg: DictConfig, config: Config, entries: Iterable[Entry], sweeps: bool = False) -> Idle:
+def find_idle(
+    cfg: DictConfig, config: Config, entries: Iterable[Entry], sweeps: bool = False
+) -> Idle:
     """The given settings that have no effect in a run.
 
-    cfg: the composed configuration with Hydra's part. config: its checked settings. entries: its methods. sweeps: it is
-    a job of a sweep.
+    cfg: the composed configuration with Hydra's part. config: its checked settings. entries: its
+    methods. sweeps: it is a job of a sweep.
     """
     nodes = OmegaConf.to_container(cfg.method, resolve=False)
     run = Composed(
@@ -105,14 +110,20 @@ def _conditions(path: Sequence[str]) -> Iterator[When]:
         hints = get_type_hints(group, include_extras=True) if group else {}
         if part not in hints:
             return
-        yield from (each for each in getattr(hints[part], "__metadata__", ()) if isinstance(each, When))
+        yield from (
+            each for each in getattr(hints[part], "__metadata__", ()) if isinstance(each, When)
+        )
         kind = get_type_hints(group)[part]
 
 
 def _value_at(node: Any, path: str) -> Any:
-    """Return the value at a dotted path; ``_MISSING`` if the path does not exist, and for all settings of Hydra."""
+    """Return the value at a dotted path; ``_MISSING`` if the path does not exist, and for all
+    settings of Hydra.
+    """
     for part in path.split("."):
-        node = node.get(part, _MISSING) if isinstance(node, Mapping) else getattr(node, part, _MISSING)
+        node = (
+            node.get(part, _MISSING) if isinstance(node, Mapping) else getattr(node, part, _MISSING)
+        )
     return _MISSING if path.startswith("hydra.") else node
 
 
@@ -125,7 +136,12 @@ def _explain(shown: str, key: str, condition: When, run: Composed) -> str:
     elif is_dataclass(value):
         value = "{...}"
     users = "{users}" in condition.needs and [
-        path.stem for path in sorted((conf_dir() / "method").glob("*.yaml")) if f"${{{key}}}" in path.read_text("utf-8")
+        path.stem
+        for path in sorted((conf_dir() / "method").glob("*.yaml"))
+        if f"${{{key}}}" in path.read_text("utf-8")
     ]
     needs = condition.needs.replace("{users}", ", ".join(users or ["none"]))
-    return f"{shown}: has no effect with {condition.key}={value}; it counts with {needs}. Without that, leave it out"
+    return (
+        f"{shown}: has no effect with {condition.key}={value}; it counts with {needs}. Without"
+        " that, leave it out"
+    )

@@ -45,13 +45,15 @@ SCREEN = "screen"  # the look of plots that needs no file
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that has passed every check that needs no weights. resolved: the configuration as plain values.
+    """A run that has passed every check that needs no weights. resolved: the configuration as plain
+    values.
 
-    entries: the methods; rows: the same with the A/A control, if there is one. source: where tokens come from. limit:
-    of drafts. profile: the cost of a step as given, if it is. way, why: as of ``choose_parallelism``; None if no model
-    is loaded. whole: the digest without ``suite.part``. launch: identifies the command that began it, None = this
-    process. wanted: blocks at the beginning of the plan that run now; None = all. left_out: method of the default list
-    -> why it cannot run here; no other field has it.
+    entries: the methods; rows: the same with the A/A control, if there is one. source: where tokens
+    come from. limit: of drafts. profile: the cost of a step as given, if it is. way, why: as of
+    ``choose_parallelism``; None if no model is loaded. whole: the digest without ``suite.part``.
+    launch: identifies the command that began it, None = this process. wanted: blocks at the
+    beginning of the plan that run now; None = all. left_out: method of the default list -> why it
+    cannot run here; no other field has it.
     """
 
     config: Config
@@ -83,7 +85,9 @@ class Job:
 
 
 def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:
-    """The checked job of ``specbench run OVERRIDES``, for scripts and tests. like: as of ``make_job``."""
+    """The checked job of ``specbench run OVERRIDES``, for scripts and tests. like: as of
+    ``make_job``.
+    """
     with composition.composing(overrides) as cfg:
         return make_job(cfg, like)
 
@@ -96,7 +100,9 @@ def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
 
 
 def begin_job(cfg: DictConfig, launch: str) -> Job:
-    """The job that a command begins: it prints which methods are left out. launch: names the command."""
+    """The job that a command begins: it prints which methods are left out. launch: names the
+    command.
+    """
     if "hydra" in cfg:  # the cells of a sweep are looked at together, before the first
         refuse_idle([idle_of(cfg, sweeps=False)])
     job = replace(make_job(cfg), launch=launch)
@@ -107,7 +113,8 @@ def begin_job(cfg: DictConfig, launch: str) -> Job:
 
 def quiet_libraries() -> None:
     """Only errors of the libraries are logged; warnings of specbench go to stderr."""
-    # Hydra checks our files of launchers by the schema of their package, and reports each time that it does.
+    # Hydra checks our files of launchers by the schema of their package, and reports each time that
+    # it does.
     warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated", UserWarning)
     import transformers
 
@@ -130,21 +137,25 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
         refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
     job = build_job(resolved, like, _unnamed(cfg, resolved["method"]))
     OmegaConf.set_struct(cfg, False)
-    for name in job.left_out:  # so that the directory's name is that of the same run with its methods named
+    # so that the directory's name is that of the same run with its methods named
+    for name in job.left_out:
         del cfg.method[name]
     return job
 
 
-def build_job(resolved: dict[str, Any], like: Job | None = None, optional: Collection[str] = ()) -> Job:
+def build_job(
+    resolved: dict[str, Any], like: Job | None = None, optional: Collection[str] = ()
+) -> Job:
     """The job of a configuration's plain values. Raises InputError.
 
-    like: a job with the same questions and model, whose source is not read again. optional: methods that are left out
-    if they cannot run.
+    like: a job with the same questions and model, whose source is not read again. optional: methods
+    that are left out if they cannot run.
     """
     config = check_settings(resolved)
     check_load(config.load)
     if config.report.style != SCREEN:
-        from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
+        # brings pandas, which a run does without until its end
+        from specbench.report.plots import check_style
 
         check_style(config.report.style)
     if config.report.to:
@@ -152,13 +163,17 @@ def build_job(resolved: dict[str, Any], like: Job | None = None, optional: Colle
 
         check_sinks(config.report.to, [resolved])
     _refuse_under_load(config)
-    entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
+    entries, left_out = _fitting(
+        _read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry)
+    )
     _check_nodes(config, [entry.name for entry in entries])
     source = like.source if like else gather(config)
     check_attention(config.engine.attention, config.engine.kind, source.card)
     entries, others = _fitting(entries, optional, lambda entry: entry.check_model(source.card))
     left_out |= others
-    resolved = resolved | {"method": {name: node for name, node in resolved["method"].items() if name not in left_out}}
+    resolved = resolved | {
+        "method": {name: node for name, node in resolved["method"].items() if name not in left_out}
+    }
     way = why = None
     if source.loads:
         way, why = choose_parallelism(
@@ -169,7 +184,8 @@ def build_job(resolved: dict[str, Any], like: Job | None = None, optional: Colle
             attention=config.model.attention,
             peers=[entry.name for entry in entries if isinstance(entry.method, Peer)],
         )
-    rows = [*entries, *([replace(entries[0], name=CONTROL)] if config.measure.control else [])]  # vanilla's own method
+    # vanilla's own method
+    rows = [*entries, *([replace(entries[0], name=CONTROL)] if config.measure.control else [])]
     decode = config.decode
     return Job(
         config=config,
@@ -196,7 +212,9 @@ def build_job(resolved: dict[str, Any], like: Job | None = None, optional: Colle
 
 
 def refuse_idle_in(overrides: Sequence[str]) -> None:
-    """Raise InputError for a setting of a single run that has no effect, for commands that are not ``run``."""
+    """Raise InputError for a setting of a single run that has no effect, for commands that are not
+    ``run``.
+    """
     with composition.composing(overrides) as cfg:
         refuse_idle([idle_of(cfg, sweeps=False)])
 
@@ -221,14 +239,19 @@ def profile_of(decode: DecodeConfig) -> Profile | None:
 
 
 def _unnamed(cfg: DictConfig, methods: Collection[str]) -> frozenset[str]:
-    """The methods of the default list that no setting names: they are left out if they cannot run."""
+    """The methods of the default list that no setting names: they are left out if they cannot
+    run.
+    """
     composed = cfg.hydra if "hydra" in cfg else HydraConfig.get()
     keys = [item.lstrip("+~").partition("=")[0] for item in composed.overrides.task]
     if composed.job.config_name != composition.CONFIG or any(
         re.match(r"(method|experiment)(@|$)", key) for key in keys
     ):
         return frozenset()
-    return frozenset(methods) - {VANILLA, *(key.split(".")[1] for key in keys if key.startswith("method."))}
+    return frozenset(methods) - {
+        VANILLA,
+        *(key.split(".")[1] for key in keys if key.startswith("method.")),
+    }
 
 
 def _read_methods(nodes: Mapping[str, Any]) -> list[Entry]:
@@ -236,19 +259,27 @@ def _read_methods(nodes: Mapping[str, Any]) -> list[Entry]:
     entries = [make_entry(name, node) for name, node in nodes.items()]
     entries.sort(key=lambda entry: entry.name != VANILLA)
     if VANILLA not in {entry.name for entry in entries}:
-        raise InputError(f"method.{VANILLA}: not in the run; expected always, as every speedup is against it")
+        raise InputError(
+            f"method.{VANILLA}: not in the run; expected always, as every speedup is against it"
+        )
     for entry in entries:
         if entry.name == CONTROL:
-            raise InputError(f"method.{CONTROL}: is the name of measure.control's row; expected another name")
+            raise InputError(
+                f"method.{CONTROL}: is the name of measure.control's row; expected another name"
+            )
         if entry.reset not in RESETS:
-            raise InputError(f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}")
+            raise InputError(
+                f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}"
+            )
     return entries
 
 
 def _fitting(
     entries: Sequence[Entry], optional: Collection[str], check: Callable[[Entry], None]
 ) -> tuple[list[Entry], dict[str, str]]:
-    """The methods that pass ``check``, and why others of ``optional`` do not. Raises the InputError of any other."""
+    """The methods that pass ``check``, and why others of ``optional`` do not. Raises the InputError
+    of any other.
+    """
     found, left_out = [], {}
     for entry in entries:
         try:
@@ -271,28 +302,40 @@ def _refuse_under_load(config: Config) -> None:
     )
     for key, wrong, expected in refused:
         if wrong and config.load.kind != ONE:
-            raise InputError(f"{key}: expected {expected} with load={config.load.kind}, or load=one")
+            raise InputError(
+                f"{key}: expected {expected} with load={config.load.kind}, or load=one"
+            )
 
 
 def _check_nodes(config: Config, names: Sequence[str]) -> None:
-    """Raise InputError for limits of nodes that cannot be chosen here, or of a method that is not in the run."""
+    """Raise InputError for limits of nodes that cannot be chosen here, or of a method that is not
+    in the run.
+    """
     engine, decode = config.engine, config.decode
     if isinstance(engine.max_nodes, Mapping):
         for name in engine.max_nodes:
             if name not in names or name == VANILLA:
-                raise InputError(f"engine.max_nodes.{name}: no method of this run that drafts; {near(name, names)}")
+                raise InputError(
+                    f"engine.max_nodes.{name}: no method of this run that drafts;"
+                    f" {near(name, names)}"
+                )
     if engine.max_nodes == AUTO:
-        for key, given in (("suite.part", config.suite.part), ("run.shards", config.run.shards > 1)):
+        for key, given in (
+            ("suite.part", config.suite.part),
+            ("run.shards", config.run.shards > 1),
+        ):
             if given:
                 raise InputError(
-                    f"{key}: every part would choose its own number of nodes with engine.max_nodes={AUTO}; expected"
-                    " the numbers that a run without parts has printed, as engine.max_nodes={METHOD: NUMBER, ...}"
+                    f"{key}: every part would choose its own number of nodes with"
+                    f" engine.max_nodes={AUTO}; expected the numbers that a run without parts has"
+                    " printed, as engine.max_nodes={METHOD: NUMBER, ...}"
                 )
     priced = decode.length == PRICE or engine.max_nodes == AUTO
     if priced and decode.length_profile is None and engine.kind == EngineKind.REPLAY:
         raise InputError(
-            f"decode.length_profile={decode.length_profile}: expected a latency profile, as a replay has no times of"
-            " its own: a file of specbench profile, the name of a published fit, or a pair such as h100-8b"
+            f"decode.length_profile={decode.length_profile}: expected a latency profile, as a"
+            " replay has no times of its own: a file of specbench profile, the name of a published"
+            " fit, or a pair such as h100-8b"
         )
 
 
@@ -301,20 +344,24 @@ def _check_loop(config: Config, entry: Entry) -> None:
     peer = isinstance(entry.method, Peer)
     if config.decode.first_draft == "prefill" and peer:
         raise InputError(
-            f"method.{entry.name}: has a loop of its own, which decode.first_draft=prefill does not reach; expected"
-            " methods of the harness's loop, or decode.first_draft=after"
+            f"method.{entry.name}: has a loop of its own, which decode.first_draft=prefill does not"
+            " reach; expected methods of the harness's loop, or decode.first_draft=after"
         )
     if config.load.kind != ONE and peer and not isinstance(entry.method, Remote):
-        raise InputError(f"method.{entry.name}: has a loop of its own, for one request; expected load=one")
+        raise InputError(
+            f"method.{entry.name}: has a loop of its own, for one request; expected load=one"
+        )
     if config.load.kind != ONE and entry.reset == "category":
         raise InputError(
-            f"method.{entry.name}.reset=category: requests of several categories are in flight at once; expected"
-            " turn, case, never or run, or load=one"
+            f"method.{entry.name}.reset=category: requests of several categories are in flight at"
+            " once; expected turn, case, never or run, or load=one"
         )
 
 
 def seed_arrivals(decode: DecodeConfig, place: int) -> int:
-    """The seed of the arrivals of a stretch, the same for every method. place: of its block in the plan."""
+    """The seed of the arrivals of a stretch, the same for every method. place: of its block in the
+    plan.
+    """
     return derive_seed(decode.seed, "arrivals", place)
 
 
@@ -322,16 +369,17 @@ def _plan(config: Config, suite: Suite, resets: Mapping[str, str]) -> Sequence[B
     cases, rounds = len(suite.cases), config.measure.rounds
     if cases * rounds > MOST_BLOCKS:
         raise InputError(
-            f"measure.rounds={rounds}: of {cases} cases are {cases * rounds} blocks; expected at most {MOST_BLOCKS}, so"
-            " fewer rounds or cases (suite.limit)"
+            f"measure.rounds={rounds}: of {cases} cases are {cases * rounds} blocks; expected at"
+            f" most {MOST_BLOCKS}, so fewer rounds or cases (suite.limit)"
         )
     if config.load.kind != ONE:
         count = count_measured(config.load, seed_arrivals(config.decode, 0))
-        if config.load.seconds and not config.load.find and count > cases:  # a search knows no rate yet
+        # a search knows no rate yet
+        if config.load.seconds and not config.load.find and count > cases:
             raise InputError(
-                f"load.seconds={config.load.seconds:g}: {count} requests arrive in the first stretch, and the suite has"
-                f" {cases} cases, each of which a stretch measures once; expected fewer seconds, a lower load.rate, or"
-                " a larger suite"
+                f"load.seconds={config.load.seconds:g}: {count} requests arrive in the first"
+                f" stretch, and the suite has {cases} cases, each of which a stretch measures once;"
+                " expected fewer seconds, a lower load.rate, or a larger suite"
             )
         return plan_stretches(
             suite.cases,

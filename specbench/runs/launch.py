@@ -1,6 +1,8 @@
-"""Run a checked job as a user sees it: a live display, a log, the report at the end, and an exit code.
+"""Run a checked job as a user sees it: a live display, a log, the report at the end, and an exit
+code.
 
-The display: cases done, each method's MAT and tokens/s so far, and the time left; off a terminal, a line now and then.
+The display: cases done, each method's MAT and tokens/s so far, and the time left; off a terminal, a
+line now and then.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 from rich.table import Table
 
@@ -62,14 +70,19 @@ def ignore(findings: Findings) -> None:
 
 
 def run_job(
-    job: Job, directory: Path, report: bool = True, alone: bool = True, brief: bool = False, keep: Keep = ignore
+    job: Job,
+    directory: Path,
+    report: bool = True,
+    alone: bool = True,
+    brief: bool = False,
+    keep: Keep = ignore,
 ) -> int:
     """Run a job in its directory, or resume it, and report; returns the exit code.
 
-    report: False if another process reports. alone: False for a job of a sweep, which is not reported again if it is
-    complete, and is sent at the end of the sweep. brief: print the first sentence of the report and no tables. keep:
-    gets the findings of the report. Raises InputError if the directory cannot be used, or the target or a method cannot
-    be loaded.
+    report: False if another process reports. alone: False for a job of a sweep, which is not
+    reported again if it is complete, and is sent at the end of the sweep. brief: print the first
+    sentence of the report and no tables. keep: gets the findings of the report. Raises InputError
+    if the directory cannot be used, or the target or a method cannot be loaded.
     """
     console = open_console()
     directory = directory.resolve()
@@ -82,11 +95,14 @@ def run_job(
                 decoded = execute(job, directory, shown.observe)
             if not report:
                 return DONE
-            return _report(job.config.report, directory, console, decoded or alone, alone, brief, keep)
+            return _report(
+                job.config.report, directory, console, decoded or alone, alone, brief, keep
+            )
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
-                f"[yellow]interrupted[/]: what is done is in {plain(directory)}; the same command continues from there"
+                f"[yellow]interrupted[/]: what is done is in {plain(directory)}; the same command"
+                " continues from there"
             )
         return INTERRUPTED
     except TeamError as error:
@@ -96,19 +112,33 @@ def run_job(
 
 
 def _report(
-    settings: ReportConfig, directory: Path, console: Console, anew: bool, alone: bool, brief: bool, keep: Keep
+    settings: ReportConfig,
+    directory: Path,
+    console: Console,
+    anew: bool,
+    alone: bool,
+    brief: bool,
+    keep: Keep,
 ) -> int:
-    """Report a run, unless that is done and not wanted ``anew``, and send it if it is ``alone``; returns the code."""
-    from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
+    """Report a run, unless that is done and not wanted ``anew``, and send it if it is ``alone``;
+    returns the code.
+    """
+    # pandas and matplotlib only once they are needed
+    from specbench.report import build_report, read_findings
     from specbench.report.frames.headline import find_headlines
     from specbench.report.sinks import send_report
     from specbench.report.tables.terminal import print_findings, print_page
 
-    page, manifest = directory / PAGE, directory / MANIFEST  # whose price, or blocks, may have changed since
+    # whose price, or blocks, may have changed since
+    page, manifest = directory / PAGE, directory / MANIFEST
     if not anew and page.is_file() and page.stat().st_mtime >= manifest.stat().st_mtime:
         console.print(f"complete, skipped: {plain(directory)}", highlight=False, soft_wrap=True)
         return _verdict(read_findings([directory]), directory, console)
-    with contextlib.nullcontext() if brief else showing(console, "writing the report", "specbench.report.build"):
+    with (
+        contextlib.nullcontext()
+        if brief
+        else showing(console, "writing the report", "specbench.report.build")
+    ):
         report = build_report([directory], plots=settings.plots, style=settings.style)
     keep(report.findings)
     if brief:
@@ -120,7 +150,11 @@ def _report(
             console.print(plain(path), highlight=False, soft_wrap=True)
     code = _verdict(report.findings, directory, console)
     print_page(report.output, console)
-    return max(code, send_report(report, settings.to, console, [directory])) if alone and settings.to else code
+    return (
+        max(code, send_report(report, settings.to, console, [directory]))
+        if alone and settings.to
+        else code
+    )
 
 
 def _print_end(reason: object) -> int:
@@ -140,31 +174,42 @@ def print_unwritten(error: OSError, directory: Path) -> int:
         return _print_end(f"{place}: {error.strerror}")
     named = f"{place.relative_to(directory)}: " if place != directory else ""
     return _print_end(
-        f"results directory {directory}: can no longer be written ({named}{error.strerror}); what is done is safe, the"
-        " same command continues from there"
+        f"results directory {directory}: can no longer be written ({named}{error.strerror}); what"
+        " is done is safe, the same command continues from there"
     )
 
 
 def _verdict(findings: Findings, directory: Path, console: Console) -> int:
     """Print what is wrong with a run, and return the exit code."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
-    return judge_run(findings, set(overall.loc[overall["cases"] == 0, "method"]), directory, console)
+    return judge_run(
+        findings, set(overall.loc[overall["cases"] == 0, "method"]), directory, console
+    )
 
 
 def judge_run(findings: Findings, dead: Collection[str], directory: Path, console: Console) -> int:
-    """As of one run, for the loads of a search. dead: methods of which nothing was decoded. directory: of the records.
+    """As of one run, for the loads of a search. dead: methods of which nothing was decoded.
+    directory: of the records.
 
     Violations of vanilla (the noise floor), lossy methods and half precision do not count.
     """
     overall = findings.summary[findings.summary["category"] == OVERALL]
     if dead:
         names = plain(", ".join(sorted(dead)))
-        console.print(f"[red]no case of {names} could be decoded[/]: see error in {plain(directory)}/records.jsonl")
+        console.print(
+            f"[red]no case of {names} could be decoded[/]: see error in"
+            f" {plain(directory)}/records.jsonl"
+        )
     judged = overall[~overall["method"].isin({VANILLA, CONTROL, *findings.lossy})]
-    violations = int(judged["violations"].fillna(0).sum()) if findings.runs[0].about.model.dtype in EXACT else 0
+    violations = (
+        int(judged["violations"].fillna(0).sum())
+        if findings.runs[0].about.model.dtype in EXACT
+        else 0
+    )
     if violations:
         console.print(
-            f"[red]{violations} tokens are not the target's own[/]: see lossless in {plain(directory)}/records.jsonl"
+            f"[red]{violations} tokens are not the target's own[/]: see lossless in"
+            f" {plain(directory)}/records.jsonl"
         )
     return FAILED if dead or violations else DONE
 
@@ -175,7 +220,9 @@ def plain(text: object) -> str:
 
 
 def open_console() -> Console:
-    """A console as wide as the terminal; at least as wide as the tables if output goes to a file or a pipe."""
+    """A console as wide as the terminal; at least as wide as the tables if output goes to a file or
+    a pipe.
+    """
     console = Screen()
     return console if console.is_terminal else Screen(width=max(TABLE_WIDTH, console.width))
 
@@ -213,10 +260,12 @@ class Progress:
         self._timed = timed
         self._console = console
         self._live_wanted = enabled and console.is_terminal
-        self._tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)  # method -> sums of its records
+        # method -> sums of its records
+        self._tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("blocks"),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console,
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("blocks"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=console,
         )  # fmt: skip
         self._task = self._bar.add_task("loading", total=None)
         self._live = Live(self._render(), console=console, transient=True, refresh_per_second=4)
@@ -236,7 +285,9 @@ class Progress:
             self._live.stop()
 
     def show(self, what: str) -> None:
-        """Show what is done before the first block; off a terminal, if the step before took long."""
+        """Show what is done before the first block; off a terminal, if the step before took
+        long.
+        """
         self._bar.update(self._task, description=what)
         if not self._live_wanted and not self._loads:
             self._console.print("loading", highlight=False)
@@ -251,7 +302,9 @@ class Progress:
             tally = self._tallies[record.method]
             tally["errors"] += record.status != "ok"
             for turn in record.turns if record.status == "ok" else ():
-                tally.update(tokens=len(turn.ids), accepted=sum(turn.accept), steps=len(turn.accept))
+                tally.update(
+                    tokens=len(turn.ids), accepted=sum(turn.accept), steps=len(turn.accept)
+                )
                 tally["seconds"] += turn.wall_s  # type: ignore[assignment]
         now = time.monotonic()
         earlier = done > self._done + 1  # blocks of another process; the model is yet to be loaded
@@ -259,7 +312,12 @@ class Progress:
             turns = [turn for record in records for turn in record.turns]
             self._first, self._block_s = (done, now), sum(turn.wall_s for turn in turns)
         self._done = done
-        self._bar.update(self._task, description="loading" if earlier else "decoding", completed=done, total=total)
+        self._bar.update(
+            self._task,
+            description="loading" if earlier else "decoding",
+            completed=done,
+            total=total,
+        )
         if self._live_wanted:
             self._live.update(self._render())
         elif earlier or now - self._printed > LINE_EVERY_S or done in (self._first[0], total):
@@ -271,7 +329,11 @@ class Progress:
         blocks, since = self._first
         text = f"{done} of {total} blocks, {_spell_s(now - self._begun)} passed"
         each_s = (now - since) / (done - blocks) if 0 < blocks < done else self._block_s
-        return f"{text}, about {_spell_s(each_s * (total - done))} left" if each_s and done < total else text
+        return (
+            f"{text}, about {_spell_s(each_s * (total - done))} left"
+            if each_s and done < total
+            else text
+        )
 
     def _render(self) -> Group:
         table = Table(box=None, pad_edge=False)
@@ -281,5 +343,7 @@ class Progress:
         for name, tally in self._tallies.items():
             mat = f"{tally['accepted'] / tally['steps']:.2f}" if tally["steps"] else ""
             speed = f"{tally['tokens'] / tally['seconds']:.1f}" if tally["seconds"] else ""
-            table.add_row(plain(name), mat, *([speed] if self._timed else []), str(tally["errors"] or ""))
+            table.add_row(
+                plain(name), mat, *([speed] if self._timed else []), str(tally["errors"] or "")
+            )
         return Group(self._bar, table)

@@ -1,8 +1,9 @@
-"""Decodes the blocks of a plan under load: in a block, every method serves the same cases in its own stretch of time.
+"""Decodes the blocks of a plan under load: in a block, every method serves the same cases in its
+own stretch of time.
 
-The cases of the ramp run before the measured cases of a stretch, and others after them until all measured cases have
-ended, or the stretch is given up because its queue only grows. Both are cases of the suite; a method that keeps state
-learns from them too, but they have no record.
+The cases of the ramp run before the measured cases of a stretch, and others after them until all
+measured cases have ended, or the stretch is given up because its queue only grows. Both are cases
+of the suite; a method that keeps state learns from them too, but they have no record.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ PRIVATE = ("turn", "case")  # reset policies under which no request sees what an
 class SharedTurn:
     """A turn of a case, as the request of a shared server (``specbench.decode.together.Question``).
 
-    method: a copy for this case alone, or the one that all cases share. limit: of the answer, as its arrival recorded
-    it. answers: of the turns before.
+    method: a copy for this case alone, or the one that all cases share. limit: of the answer, as
+    its arrival recorded it. answers: of the turns before.
     """
 
     session: LoadSession
@@ -60,16 +61,24 @@ class SharedTurn:
     shared: SharedRequest | None = None
 
     def request(self) -> Request:
-        """Returns the request. It is called at the admission of the turn, when a replay engine loads the answer."""
+        """Returns the request. It is called at the admission of the turn, when a replay engine
+        loads the answer.
+        """
         if self.entry.reset == "turn" or (self.entry.reset == "case" and not self.number):
             self.method.reset()
         self.asked = self.session.next_turn(self.case, self.answers)
         names = (self.case.id, self.number, self.block.round)
         request = self.session.request(self.asked, names, self.block, self.method)
-        return request if self.limit is None else replace(request, limit=min(request.limit, self.limit))
+        return (
+            request
+            if self.limit is None
+            else replace(request, limit=min(request.limit, self.limit))
+        )
 
     def close(self, shared: SharedRequest) -> SharedTurn | None:
-        """Returns the next turn of the case. After the last one, its method is free for another case."""
+        """Returns the next turn of the case. After the last one, its method is free for another
+        case.
+        """
         self.shared = shared
         if shared.error is None and self.number + 1 < len(self.case.turns):
             with boundary(shared):
@@ -89,7 +98,9 @@ class LoadSession(Session):
     """A session whose blocks are stretches of requests that share forwards."""
 
     def __init__(self, job: Job, stage: Stage, meter: Meter | None = None) -> None:
-        """The load is that of the job; ramps are taken from the cases of its suite. Raises InputError."""
+        """The load is that of the job; ramps are taken from the cases of its suite. Raises
+        InputError.
+        """
         super().__init__(job, stage, meter)
         self.load = job.config.load
         self._cases = job.source.suite.cases
@@ -110,9 +121,15 @@ class LoadSession(Session):
         return records
 
     def _stretch(
-        self, block: Block, place: int, entry: Entry, prompts: dict[tuple[str, str], list[list[int]]]
+        self,
+        block: Block,
+        place: int,
+        entry: Entry,
+        prompts: dict[tuple[str, str], list[list[int]]],
     ) -> list[CaseRecord]:
-        """Returns the records of one method. An error that is not one request's fails all of them."""
+        """Returns the records of one method. An error that is not one request's fails all of
+        them.
+        """
         records = {case.id: record_of(block, case, place, entry.name) for case in block.cases}
         try:
             served = self._serve(block, entry)
@@ -123,15 +140,23 @@ class LoadSession(Session):
                 record = records[turn.case.id]
                 record.stretch = about
                 self._enter(record, turn, visit, served)
-                prompts.setdefault((entry.name, turn.case.id), []).append(turn.asked.prompt if turn.asked else [])
+                prompts.setdefault((entry.name, turn.case.id), []).append(
+                    turn.asked.prompt if turn.asked else []
+                )
             for case in block.cases if served.given_up else ():
                 record = records[case.id]
                 if record.error is None and len(record.turns) < len(case.turns):
-                    fail(record, QueueGrew(f"an arrival waited for more than {find_patience(self.load):.3g} s"))
+                    fail(
+                        record,
+                        QueueGrew(
+                            f"an arrival waited for more than {find_patience(self.load):.3g} s"
+                        ),
+                    )
             for record in records.values():
                 record.state_bytes = int(entry.method.state_bytes())
                 CaseRecord.from_json(record.to_json())
-        except Exception as error:  # the boundary of a stretch: recorded with its traceback, excluded visibly
+        except Exception as error:
+            # the boundary of a stretch: recorded with its traceback, excluded visibly
             for record in records.values():
                 fail(record, error)
         return list(records.values())
@@ -169,7 +194,10 @@ class LoadSession(Session):
     def _serve(self, block: Block, entry: Entry) -> Served:
         load, engine = self.load, self._engine
         others, shared = load.requests - 1, entry.reset not in PRIVATE  # one state per request
-        states = [entry.method, *(entry.method if shared else entry.method.private() for _ in range(others))]
+        states = [
+            entry.method,
+            *(entry.method if shared else entry.method.private() for _ in range(others)),
+        ]
         self.free = deque(method for method in states if method is not None)
         places = len(self.free)
         stretch = Stretch(places, load.before, len(block.cases), load.chunk, find_patience(load))
@@ -185,7 +213,9 @@ class LoadSession(Session):
             if entry.name not in self._budgets:  # a policy learns over all stretches
                 own = make_budgets(load.budget, load.nodes or engine.max_nodes)
                 self._budgets[entry.name] = self._limit(own, self._profile) or own
-            server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
+            server = SharedServer(
+                batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name]
+            )
             with torch.inference_mode():  # each step would enter it
                 return serve(server, questions, arrivals, stretch)
         finally:
@@ -201,7 +231,9 @@ class LoadSession(Session):
 
 
 def require_memory(load: LoadConfig, engine: Engine) -> None:
-    """Raise InputError if memory is too small for the requests of a load, before anything is decoded."""
+    """Raise InputError if memory is too small for the requests of a load, before anything is
+    decoded.
+    """
     tokens = load.tokens or engine.context
     try:
         batch = engine.batch(load.requests, tokens)
@@ -213,6 +245,6 @@ def require_memory(load: LoadConfig, engine: Engine) -> None:
         if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
             raise
     raise InputError(
-        f"load.requests={load.requests}: there is no memory for so many requests of {tokens} tokens each; expected"
-        f" fewer, or load.tokens below {tokens}"
+        f"load.requests={load.requests}: there is no memory for so many requests of {tokens} tokens"
+        f" each; expected fewer, or load.tokens below {tokens}"
     )

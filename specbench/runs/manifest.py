@@ -1,7 +1,8 @@
 """Builds the manifest of a run from its job.
 
-Warnings are written down; nothing is corrected, and no outlier is dropped. A run that was resumed has several
-processes: each adds its time, commit, machine and versions, and the warnings of all are kept.
+Warnings are written down; nothing is corrected, and no outlier is dropped. A run that was resumed
+has several processes: each adds its time, commit, machine and versions, and the warnings of all are
+kept.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ from specbench.trace import model_of
 DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")
 
 
-def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Sequence[Block] = ()) -> Manifest:
+def build_manifest(
+    job: Job, stage: Stage, earlier: Manifest | None, rest: Sequence[Block] = ()
+) -> Manifest:
     """The manifest before the first case is decoded.
 
-    earlier: of the run that is resumed, None for a new run. rest: the blocks to come; a method without any keeps its
-    earlier entry.
+    earlier: of the run that is resumed, None for a new run. rest: the blocks to come; a method
+    without any keeps its earlier entry.
     """
     before = earlier or Manifest()
     process = Process(
@@ -80,7 +83,9 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
     if job.source.suite.whole:  # by which a merge places the part
         first = [block for block in job.plan if block.round == 0]
         places, cases = [block.place for block in first], [block.case.id for block in first]
-        given["part"] = Part(of=str(job.config.suite.part), config_hash=job.whole, places=places, cases=cases)
+        given["part"] = Part(
+            of=str(job.config.suite.part), config_hash=job.whole, places=places, cases=cases
+        )
     if grown:
         given["grown"] = grown
     if rest and (grown or any(block.more for block in job.plan)):
@@ -116,7 +121,14 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         **given,
     )
     prompts = job.source.prompts.warnings if job.source.prompts else ()
-    manifest.warn([*job.source.suite.warnings, *job.source.card.warnings, *prompts, *filter(None, [stage.note])])
+    manifest.warn(
+        [
+            *job.source.suite.warnings,
+            *job.source.card.warnings,
+            *prompts,
+            *filter(None, [stage.note]),
+        ]
+    )
     manifest.warn(_warnings(process.git, manifest.processes))
     return manifest
 
@@ -138,9 +150,17 @@ def _growths(job: Job, earlier: Manifest | None, rest: Sequence[Block]) -> list[
 def _model(job: Job, model: Any) -> TargetModel:
     """model: None if answers are replayed; then the size is that of the run that recorded them."""
     card, template = job.source.card, job.config.model.template or ""
-    answered = model_of(Path(job.source.trace.origin)) if job.source.trace and model is None else TargetModel()
+    answered = (
+        model_of(Path(job.source.trace.origin))
+        if job.source.trace and model is None
+        else TargetModel()
+    )
     weights = answered.weights or answered.path
-    size = sum(parameter.numel() for parameter in model.parameters()) if model is not None else answered.parameters
+    size = (
+        sum(parameter.numel() for parameter in model.parameters())
+        if model is not None
+        else answered.parameters
+    )
     return TargetModel(
         name=card.name,
         path=card.path,
@@ -152,12 +172,18 @@ def _model(job: Job, model: Any) -> TargetModel:
         tokenizer=card.tokenizer.name_or_path,
         fingerprint=environment.weights_fingerprint(card.path),
         **({"weights": weights} if weights == "random" else {}),
-        **({"template": environment.weights_fingerprint(template)} if template.endswith(TEMPLATES) else {}),
+        **(
+            {"template": environment.weights_fingerprint(template)}
+            if template.endswith(TEMPLATES)
+            else {}
+        ),
     )
 
 
 def _warnings(git: Git, processes: Sequence[Process]) -> list[str]:
-    """What is known before the first case. processes: of the run, which may have been resumed on another machine."""
+    """What is known before the first case. processes: of the run, which may have been resumed on
+    another machine.
+    """
     found = [busy] if (busy := environment.spell_busy()) else []
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if governor.is_file() and (mode := governor.read_text().strip()) != "performance":

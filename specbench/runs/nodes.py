@@ -1,9 +1,10 @@
 """The number of nodes of a method's drafts that pays on this machine (``engine.max_nodes=auto``).
 
-More nodes mean more accepted tokens, and a longer step. Before the first case, each method decodes the beginning of a
-few of the run's answers at one limit of nodes after the other. Tokens are counted, steps cost what ``measure_steps``
-has measured of their rows, and drafting costs what it took: the limit with the most tokens a second is the method's for
-the complete run. Which tokens are emitted does not depend on it.
+More nodes mean more accepted tokens, and a longer step. Before the first case, each method decodes
+the beginning of a few of the run's answers at one limit of nodes after the other. Tokens are
+counted, steps cost what ``measure_steps`` has measured of their rows, and drafting costs what it
+took: the limit with the most tokens a second is the method's for the complete run. Which tokens are
+emitted does not depend on it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ loading = logging.getLogger(LOADING)
 def limit_nodes(job: Job, stage: Stage, manifest: Manifest, earlier: Manifest) -> dict[str, int]:
     """Method -> the most nodes of its drafts, where the engine's limit is not that of all methods.
 
-    They are given, those of the run that is resumed, or chosen now; the manifest gets them. earlier: of that run.
+    They are given, those of the run that is resumed, or chosen now; the manifest gets them.
+    earlier: of that run.
     """
     given, found = job.config.engine.max_nodes, dict[str, int]()
     if isinstance(given, int):
@@ -59,9 +61,15 @@ def limit_nodes(job: Job, stage: Stage, manifest: Manifest, earlier: Manifest) -
 def choose_nodes(job: Job, stage: Stage, entry: Entry) -> tuple[int, dict[str, float]]:
     """As of ``search``, by trials on some of the job's cases."""
     cases = job.source.suite.cases
-    few = [cases[place * len(cases) // CASES] for place in range(CASES)] if len(cases) > CASES else cases
+    few = (
+        [cases[place * len(cases) // CASES] for place in range(CASES)]
+        if len(cases) > CASES
+        else cases
+    )
     plan = [Block(place, 0, case, (entry.name,), place) for place, case in enumerate(few)]
-    decode = replace(job.config.decode, max_new_tokens=min(TOKENS, job.config.decode.max_new_tokens))
+    decode = replace(
+        job.config.decode, max_new_tokens=min(TOKENS, job.config.decode.max_new_tokens)
+    )
     measure = replace(job.config.measure, lossless=False, keep_trees=0)
     short = replace(job, rows=(entry,), config=replace(job.config, decode=decode, measure=measure))
 
@@ -71,11 +79,15 @@ def choose_nodes(job: Job, stage: Stage, entry: Entry) -> tuple[int, dict[str, f
 
     assert stage.profile is not None
     step_s, busy = price_rows(stage.profile), bool(spell_busy())
-    return search(try_out, lambda records: find_speedup(records, step_s, busy), stage.engine.max_nodes)
+    return search(
+        try_out, lambda records: find_speedup(records, step_s, busy), stage.engine.max_nodes
+    )
 
 
 def search(
-    try_out: Callable[[int], Sequence[CaseRecord]], speedup_of: Callable[[Sequence[CaseRecord]], float], most: int
+    try_out: Callable[[int], Sequence[CaseRecord]],
+    speedup_of: Callable[[Sequence[CaseRecord]], float],
+    most: int,
 ) -> tuple[int, dict[str, float]]:
     """Try whole drafts, then small limits upwards until one is far behind the best.
 
@@ -88,7 +100,9 @@ def search(
         The limit [nodes], 0 = not to draft; and for each limit that was tried its modelled speedup.
     """
     records = try_out(most)
-    widest = max((nodes for record in records for turn in record.turns for nodes in turn.proposed), default=0)
+    widest = max(
+        (nodes for record in records for turn in record.turns for nodes in turn.proposed), default=0
+    )
     whole, tried = speedup_of(records), dict[int, float]()
     for nodes in (size for size in SIZES if size < widest):
         tried[nodes] = speedup_of(try_out(nodes))
@@ -103,17 +117,22 @@ def search(
     }
 
 
-def find_speedup(records: Sequence[CaseRecord], step_s: Callable[[int], float], busy: bool = False) -> float:
+def find_speedup(
+    records: Sequence[CaseRecord], step_s: Callable[[int], float], busy: bool = False
+) -> float:
     """Plain decoding's time of the emitted tokens over that of the steps; 0 if no case was decoded.
 
-    Drafting counts as in a prediction: with its median over turns, on a busy machine by the processor's time.
+    Drafting counts as in a prediction: with its median over turns, on a busy machine by the
+    processor's time.
 
     Args:
         records: of a trial.
         step_s: rows of a step -> its time [s].
         busy: other processes compete.
     """
-    turns = [turn for record in records if record.status == "ok" for turn in record.turns if turn.accept]
+    turns = [
+        turn for record in records if record.status == "ok" for turn in record.turns if turn.accept
+    ]
     if not turns:
         return 0.0
     drafting_s = [

@@ -1,7 +1,9 @@
-"""Parts of a run, ``k/n``: every n-th case from the k-th on. Parts that were made anywhere merge into the run.
+"""Parts of a run, ``k/n``: every n-th case from the k-th on. Parts that were made anywhere merge
+into the run.
 
-A block is copied unchanged, except for its number and the part that measured it. Pairing stays inside the
-block, so every ratio is the one that was measured. Records are read one at a time, and written in plan order.
+A block is copied unchanged, except for its number and the part that measured it. Pairing stays
+inside the block, so every ratio is the one that was measured. Records are read one at a time, and
+written in plan order.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from specbench.runs.digest import decisive, find_difference
 
 FIX = "restore it, or make the part again"
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
-_BLOCK = re.compile(rb'"block":\s*\d+')  # in a text of a record a quotation mark has a backslash in front
+# in a text of a record a quotation mark has a backslash in front
+_BLOCK = re.compile(rb'"block":\s*\d+')
 
 # What the parts of a run have in common, by what shows a difference.
 SAME: dict[str, Callable[[Manifest], Any]] = {
@@ -68,13 +71,19 @@ def require_parts(parts: Sequence[str], whole: str | None) -> None:
     numbers = [part_numbers(part) for part in parts]
     steps = math.lcm(step, *(each for _, each in numbers))
     taken = {place for own, each in numbers for place in range(own - 1, steps, each)}
-    missing = [f"{place + 1}/{steps}" for place in range(first - 1, steps, step) if place not in taken]
+    missing = [
+        f"{place + 1}/{steps}" for place in range(first - 1, steps, step) if place not in taken
+    ]
     if missing:
-        raise RunError(f"parts {', '.join(parts)}: {', '.join(missing)} missing; expected all parts of a run")
+        raise RunError(
+            f"parts {', '.join(parts)}: {', '.join(missing)} missing; expected all parts of a run"
+        )
 
 
 def split_part(part: str | None, count: int) -> list[str]:
-    """``count`` parts that make a part, or the complete run, together: as ``require_parts`` requires."""
+    """``count`` parts that make a part, or the complete run, together: as ``require_parts``
+    requires.
+    """
     first, step = part_numbers(part) if part else (1, 1)
     return [f"{first + number * step}/{step * count}" for number in range(count)]
 
@@ -98,7 +107,8 @@ class Shard:
 class _StoredBlock:
     """The place of a block in the run and in the files: shard, offset and size in bytes.
 
-    methods: the rows that its part had when the block was written; blocks of fewer rows come first in the merged run.
+    methods: the rows that its part had when the block was written; blocks of fewer rows come first
+    in the merged run.
     """
 
     count: int
@@ -119,9 +129,10 @@ def merge(
 ) -> Manifest:
     """Merge the parts in ``directories`` into a run in ``out``; returns the manifest of the run.
 
-    any_versions: other versions of libraries are a warning instead of an error. own: entries that the manifest gets.
-    part: what the parts make together, None for the complete run. Nothing is written if ``out`` is this run already.
-    Raises RunError if a part is incomplete, is missing, or was made with something else than the first.
+    any_versions: other versions of libraries are a warning instead of an error. own: entries that
+    the manifest gets. part: what the parts make together, None for the complete run. Nothing is
+    written if ``out`` is this run already. Raises RunError if a part is incomplete, is missing, or
+    was made with something else than the first.
     """
     shards = [_open(number, Path(directory)) for number, directory in enumerate(directories)]
     require_parts([shard.part.of for shard in shards], part)
@@ -131,7 +142,9 @@ def merge(
     for one, two in itertools.pairwise(blocks):
         if (one.round, one.place) == (two.round, two.place) and one.shard != two.shard:
             both = f"{shards[one.shard].directory} and {shards[two.shard].directory}"
-            raise RunError(f"{both}: both contain case {one.place + 1} of the suite; expected each part once")
+            raise RunError(
+                f"{both}: both contain case {one.place + 1} of the suite; expected each part once"
+            )
     grown = _join_growths(shards, blocks)
     values = _join_manifests(shards, part) | dict(own)
     values |= {"grown": [growth.model_dump() for growth in grown]} if grown else {}
@@ -157,12 +170,22 @@ def _merged_lines(shards: Sequence[Shard], blocks: Sequence[_StoredBlock]) -> It
         yield from (_BLOCK.sub(named, line, count=1) for line in lines)
 
 
-def _is_merged(out: Path, shards: Sequence[Shard], blocks: Sequence[_StoredBlock], values: Mapping[str, Any]) -> bool:
-    """Returns whether a run is the one that these parts make: a merge was killed after it, or is repeated."""
-    if not (out / MANIFEST).exists() or read_manifest(out).as_dict() != Manifest.model_validate(values).as_dict():
+def _is_merged(
+    out: Path, shards: Sequence[Shard], blocks: Sequence[_StoredBlock], values: Mapping[str, Any]
+) -> bool:
+    """Returns whether a run is the one that these parts make: a merge was killed after it, or is
+    repeated.
+    """
+    if (
+        not (out / MANIFEST).exists()
+        or read_manifest(out).as_dict() != Manifest.model_validate(values).as_dict()
+    ):
         return False
     with (out / RECORDS).open("rb") as stored:
-        return all(line == found for line, found in itertools.zip_longest(_merged_lines(shards, blocks), stored))
+        return all(
+            line == found
+            for line, found in itertools.zip_longest(_merged_lines(shards, blocks), stored)
+        )
 
 
 def is_whole(directory: Path, config_hash: str) -> bool:
@@ -180,13 +203,15 @@ def _open(number: int, directory: Path) -> Shard:
     manifest = read_manifest(directory, FIX)
     if manifest.part is None:
         raise RunError(
-            f"{directory}: is not a part of a run (suite.part); expected one that was made with suite.part=k/n"
+            f"{directory}: is not a part of a run (suite.part); expected one that was made with"
+            " suite.part=k/n"
         )
     for name, method in manifest.methods.items():
         if method.reset in LASTING:
             raise RunError(
-                f"{directory}: method.{name}.reset={method.reset} learns across cases, and a part has not seen those"
-                " of the others; expected the policy case or turn, or one run of all cases"
+                f"{directory}: method.{name}.reset={method.reset} learns across cases, and a part"
+                " has not seen those of the others; expected the policy case or turn, or one run"
+                " of all cases"
             )
     return Shard(number, directory, manifest, manifest.part)
 
@@ -197,24 +222,33 @@ def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
     if not any_versions:
         compared["version of a library"] = lambda manifest: manifest.versions
     differences = [
-        (what, *find_difference(read(first.manifest), read(other.manifest), "")) for what, read in compared.items()
+        (what, *find_difference(read(first.manifest), read(other.manifest), ""))
+        for what, read in compared.items()
     ]
-    differences.append(("configuration", *find_difference(_settings(first.manifest), _settings(other.manifest))))
+    differences.append(
+        ("configuration", *find_difference(_settings(first.manifest), _settings(other.manifest)))
+    )
     for what, key, one, two in differences:
         if one != two:
             named = f" ({key.strip('.')})" if key.strip(".") else ""
             raise RunError(
-                f"{other.directory}: another {what}{named}: {two!r}, in {first.directory} it is {one!r}; expected parts"
-                f" of one run{', or --any-versions' if 'library' in what else ''}"
+                f"{other.directory}: another {what}{named}: {two!r}, in {first.directory} it is"
+                f" {one!r}; expected parts of one"
+                f" run{', or --any-versions' if 'library' in what else ''}"
             )
 
 
 def _settings(manifest: Manifest) -> Any:
-    """The settings that decide records, without the part; a path is replaced by its content's fingerprint, if known."""
+    """The settings that decide records, without the part; a path is replaced by its content's
+    fingerprint, if known.
+    """
     kept = decisive(manifest.config.written)
     whole = kept | {"suite": {key: value for key, value in kept["suite"].items() if key != "part"}}
     model, suite = manifest.model, manifest.suite
-    fingerprints: dict[str | None, str | None] = {model.path: model.fingerprint, suite.origin: suite.sha256}
+    fingerprints: dict[str | None, str | None] = {
+        model.path: model.fingerprint,
+        suite.origin: suite.sha256,
+    }
     for method in manifest.methods.values():
         fingerprints.update(method.inputs.items())
 
@@ -237,24 +271,37 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
     for number, (records, end) in enumerate(read_blocks(path, methods, first_blocks, fix=FIX)):
         at = records[0].case, records[0].round
         if at not in where:
-            raise RunError(f"{path}: block {number} has case {at[0]} in round {at[1]}, which is not in the part; {FIX}")
+            raise RunError(
+                f"{path}: block {number} has case {at[0]} in round {at[1]}, which is not in the"
+                f" part; {FIX}"
+            )
         present, before = frozenset(record.method for record in records), have.get(at, frozenset())
         if before.issuperset(methods) or (present & before).difference(REFERENCES):
-            raise RunError(f"{path}: block {number} has case {at[0]} in round {at[1]} a second time; {FIX}")
+            raise RunError(
+                f"{path}: block {number} has case {at[0]} in round {at[1]} a second time; {FIX}"
+            )
         have[at] = before | present
         by_then = frozenset(name for name in methods if first_blocks.get(name, 0) <= number)
-        found.append(_StoredBlock(len(by_then), at[1], where[at], shard.number, start, end - start, by_then))
+        found.append(
+            _StoredBlock(len(by_then), at[1], where[at], shard.number, start, end - start, by_then)
+        )
         start = end
-    total, done = len(places) * rounds, sum(present.issuperset(methods) for present in have.values())
+    total, done = (
+        len(places) * rounds,
+        sum(present.issuperset(methods) for present in have.values()),
+    )
     if done != total:
         raise RunError(
-            f"{shard.directory}: {done} of {total} blocks are done; the command that began it continues from there"
+            f"{shard.directory}: {done} of {total} blocks are done; the command that began it"
+            " continues from there"
         )
     return found
 
 
 def _join_growths(shards: Sequence[Shard], blocks: Sequence[_StoredBlock]) -> list[Growth]:
-    """The manifest's ``grown`` of the complete run. Raises RunError for parts that were given other methods first."""
+    """The manifest's ``grown`` of the complete run. Raises RunError for parts that were given other
+    methods first.
+    """
     found: list[Growth] = []
     own = [growth for shard in shards for growth in shard.manifest.grown]
     for number, (before, block) in enumerate(itertools.pairwise(blocks), start=1):
@@ -262,18 +309,24 @@ def _join_growths(shards: Sequence[Shard], blocks: Sequence[_StoredBlock]) -> li
         if not one <= two or (len(one) == len(two) and one != two):
             both = (shards[each.shard].directory for each in (before, block))
             raise RunError(
-                f"{' and '.join(map(str, both))}: have grown by other methods first; expected the same order"
-                " in all parts"
+                f"{' and '.join(map(str, both))}: have grown by other methods first; expected the"
+                " same order in all parts"
             )
         if one != two:
             same = [growth for growth in own if set(growth.methods) & (two - one)]
-            cases, again = (sum(getattr(growth, key) for growth in same) for key in ("cases", "again"))
-            found.append(Growth(block=number, methods=sorted(two - one), cases=cases, rounds=0, again=again))
+            cases, again = (
+                sum(getattr(growth, key) for growth in same) for key in ("cases", "again")
+            )
+            found.append(
+                Growth(block=number, methods=sorted(two - one), cases=cases, rounds=0, again=again)
+            )
     return found
 
 
 def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]:
-    """The plain values of the first part's manifest, with what belongs to all of them; a process names its shard."""
+    """The plain values of the first part's manifest, with what belongs to all of them; a process
+    names its shard.
+    """
     manifests = [shard.manifest for shard in shards]
     first, of = manifests[0], shards[0].part
     joined = first.as_dict()
@@ -285,11 +338,15 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
         joined["config_hash"] = of.config_hash
     else:
         joined["part"] = of.model_dump(exclude_unset=True) | {"of": part} | _join_places(shards)
-    counts = {key: sum(getattr(each.suite, key) or 0 for each in manifests) for key in ("cases", "turns")}
+    counts = {
+        key: sum(getattr(each.suite, key) or 0 for each in manifests) for key in ("cases", "turns")
+    }
     return joined | {
         "suite": joined["suite"] | counts,
         "created": min((each.created for each in manifests if each.created), default=""),
-        "shards": [{"part": shard.part.of, "cases": shard.manifest.suite.cases} for shard in shards],
+        "shards": [
+            {"part": shard.part.of, "cases": shard.manifest.suite.cases} for shard in shards
+        ],
         "processes": [
             process.model_dump(exclude_unset=True) | {"shard": shard.number}
             for shard in shards

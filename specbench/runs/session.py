@@ -1,7 +1,7 @@
 """Loads the target of a job, binds its methods, and decodes the blocks of its plan into records.
 
-A case that fails becomes a record with ``status: error`` and its traceback, and the run continues; no figure counts it.
-Garbage is collected between blocks only.
+A case that fails becomes a record with ``status: error`` and its traceback, and the run continues;
+no figure counts it. Garbage is collected between blocks only.
 """
 
 from __future__ import annotations
@@ -49,22 +49,27 @@ _KILLED = Failure(
 
 
 @contextlib.contextmanager
-def set_stage(job: Job, earlier: Manifest | None = None, logs: Path | None = None) -> Iterator[Stage]:
+def set_stage(
+    job: Job, earlier: Manifest | None = None, logs: Path | None = None
+) -> Iterator[Stage]:
     """Load the target of a job and bind its methods; both are closed at the end.
 
-    earlier: the manifest of the run that is resumed, if any: its threads and its costs of steps are taken. logs: the
-    folder for what programs print that methods start. Raises InputError if the target cannot be driven, or a method
-    cannot be served.
+    earlier: the manifest of the run that is resumed, if any: its threads and its costs of steps are
+    taken. logs: the folder for what programs print that methods start. Raises InputError if the
+    target cannot be driven, or a method cannot be served.
     """
     before = earlier or Manifest()
     model, source = job.config.model, job.source
     enable_cudnn_sdp(model.cudnn_attention)
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True  # torch's default; in the manifest
+    # torch's default; in the manifest
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     stage = replace(source.open(job.sampling, job.way, job.why), logs=logs)
     try:
         if source.loads and job.way != TENSOR:
             loading.info("choosing the threads")
-            threads = choose_threads(stage.engine, model.threads, before.threads.count if before.threads else None)
+            threads = choose_threads(
+                stage.engine, model.threads, before.threads.count if before.threads else None
+            )
             stage = replace(stage, threads=threads)
         if job.profile is not None:
             stage = replace(stage, profile=job.profile)
@@ -89,9 +94,14 @@ class Session:
     def __init__(self, job: Job, stage: Stage, meter: Meter | None = None) -> None:
         """meter: of the GPUs' energy, None if it cannot be read."""
         self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, job.source
-        self._decode, self._measure, self._sampling = job.config.decode, job.config.measure, job.sampling
+        self._decode, self._measure, self._sampling = (
+            job.config.decode,
+            job.config.measure,
+            job.sampling,
+        )
         self._keeps = job.config.engine.keep_prefix
-        self._prefixes: dict[str, bool] = {}  # method -> whether its turns found the turns before in the cache
+        # method -> whether its turns found the turns before in the cache
+        self._prefixes: dict[str, bool] = {}
         self._rule, self._plain = job.rule, type(job.entries[0].method)  # vanilla's
         self._limit, self._profile, self._meter = job.limit, stage.profile, meter
         self._entries = {entry.name: entry for entry in job.rows}
@@ -100,7 +110,9 @@ class Session:
             limit = stage.limits.get(entry.name)
             if limit == 0:  # no node pays: plain decoding
                 self._entries[entry.name] = replace(self._entries[VANILLA], name=entry.name)
-            self._lengths[entry.name] = self._limit(EqualBudget(limit) if limit else None, self._profile)
+            self._lengths[entry.name] = self._limit(
+                EqualBudget(limit) if limit else None, self._profile
+            )
         self._budgets: dict[str, Budgets] = {}  # of a load, by method
         self._clock = Clock(stage.target.device)
         self._tokenizer = stage.target.card.tokenizer
@@ -108,8 +120,8 @@ class Session:
         if self._rule is not None and self._decode.accept_thinking:
             if self._marks is None:
                 raise InputError(
-                    "decode.accept_thinking=true: the tokenizer has no tokens <think> and </think>; expected a model"
-                    " that thinks, or decode.accept_thinking=false"
+                    "decode.accept_thinking=true: the tokenizer has no tokens <think> and </think>;"
+                    " expected a model that thinks, or decode.accept_thinking=false"
                 )
             self._rule = replace(self._rule, marks=self._marks)
 
@@ -149,15 +161,18 @@ class Session:
 
     @property
     def warnings(self) -> list[str]:
-        """Of the complete run: methods whose draft lengths no policy decided, or that alone read whole prompts."""
+        """Of the complete run: methods whose draft lengths no policy decided, or that alone read
+        whole prompts.
+        """
         peers = [name for name, entry in self._entries.items() if isinstance(entry.method, Peer)]
         found = describe_idle({**self._lengths, **self._budgets}, peers)
         whole = [name for name, kept in self._prefixes.items() if not kept]
         if whole and any(self._prefixes.values()):
             found.append(
-                f"{', '.join(whole)}: reads whole prompts, while other methods read what a turn adds: compare the times"
-                " without the target's prefills (decode_speedup; a draft model's reading of the prompt is in its first"
-                " decode step, and counts), or set engine.keep_prefix=false"
+                f"{', '.join(whole)}: reads whole prompts, while other methods read what a turn"
+                " adds: compare the times without the target's prefills (decode_speedup; a draft"
+                " model's reading of the prompt is in its first decode step, and counts), or set"
+                " engine.keep_prefix=false"
             )
         return found
 
@@ -169,40 +184,54 @@ class Session:
     def _block(self, block: Block, check: bool) -> list[CaseRecord]:
         prompts: dict[str, list[list[int]]] = {}
         with without_collector(freeze=True):
-            records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
+            records = [
+                self._case(block, place, name, prompts) for place, name in enumerate(block.order)
+            ]
         if check:
             self._check(block.case, records, prompts)
         return records
 
-    def _check(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
-        drawn = {name for name, entry in self._entries.items() if getattr(entry.method, "synthetic", "")}
+    def _check(
+        self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
+    ) -> None:
+        drawn = {
+            name for name, entry in self._entries.items() if getattr(entry.method, "synthetic", "")
+        }
         records = [] if VANILLA in drawn else [each for each in records if each.method not in drawn]
         try:
             self._source.check(self._engine, self._entries[VANILLA].method, records, prompts)
         except (CaseError, torch.OutOfMemoryError) as error:
             log.warning("case %s could not be checked: %s", case.id, error)
 
-    def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
+    def _case(
+        self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]
+    ) -> CaseRecord:
         record = record_of(block, block.case, place, name)
         prompts[name] = []
         try:
             self._turns(block.case, block, record, prompts[name])
             record.state_bytes = int(self._entries[name].method.state_bytes())
-            CaseRecord.from_json(record.to_json())  # what cannot be read again is this case's error, not the run's
+            # what cannot be read again is this case's error, not the run's
+            CaseRecord.from_json(record.to_json())
         except TeamError:  # no case can be decoded any more
             raise
-        except Exception as error:  # the boundary of a case: recorded with its traceback, excluded visibly
+        except Exception as error:
+            # the boundary of a case: recorded with its traceback, excluded visibly
             fail(record, error)
         return record
 
-    def _turns(self, case: Case, block: Block, record: CaseRecord, prompts: list[list[int]]) -> None:
+    def _turns(
+        self, case: Case, block: Block, record: CaseRecord, prompts: list[list[int]]
+    ) -> None:
         entry, answers = self._entries[record.method], list[str]()
         cached: list[int] = []  # of the turn before, in the engine's cache
         for turn in range(len(case.turns)):
             if turn and entry.reset == "turn":
                 self._reset(entry)
             asked = self.next_turn(case, answers)
-            request = self.request(asked, (case.id, turn, block.round), block, entry.method, self._lengths[entry.name])
+            request = self.request(
+                asked, (case.id, turn, block.round), block, entry.method, self._lengths[entry.name]
+            )
             if case.messages and self._keeps:
                 shared = os.path.commonprefix([cached, asked.prompt])  # noqa: RUF071 (of tokens, not of paths)
                 request = replace(request, kept=len(shared))
@@ -214,15 +243,24 @@ class Session:
                 self._prefixes[record.method] = PREFIX in transcript.stats
             answers.append(self.text(asked, transcript))
             prompts.append(asked.prompt)
-            record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
+            record.turns.append(
+                self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j)
+            )
         record.correct = is_right(case, self._answer(record.turns[-1]))
 
     def request(
-        self, asked: Turn, names: tuple[object, ...], block: Block, method: Method, lengths: Budgets | None = None
+        self,
+        asked: Turn,
+        names: tuple[object, ...],
+        block: Block,
+        method: Method,
+        lengths: Budgets | None = None,
     ) -> Request:
-        """Returns the request of a turn. names: of its random draws. lengths: the policy of draft lengths.
+        """Returns the request of a turn. names: of its random draws. lengths: the policy of draft
+        lengths.
 
-        Acceptance is exact without a draft, and outside the thinking if only the thinking may be lossy.
+        Acceptance is exact without a draft, and outside the thinking if only the thinking may be
+        lossy.
         """
         most, rule = self._decode.max_new_tokens, self._rule
         if rule is not None and rule.marks is not None:
@@ -241,11 +279,15 @@ class Session:
             conversation=asked.conversation,
         )
 
-    def _record(self, method: str, asked: Turn, transcript: Transcript, text: str, **more: Any) -> TurnRecord:
+    def _record(
+        self, method: str, asked: Turn, transcript: Transcript, text: str, **more: Any
+    ) -> TurnRecord:
         more |= {entry.name: getattr(transcript, entry.name) for entry in fields(transcript)}
         prompt = asked.prompt if method == VANILLA else None
         thinking = count_thinking(self._marks, asked.prompt, transcript.ids)
-        return TurnRecord(**more, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, thinking=thinking)
+        return TurnRecord(
+            **more, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, thinking=thinking
+        )
 
     def text(self, asked: Turn, transcript: Transcript) -> str:
         """The answer as text: the recorded one if all of it was decoded."""
@@ -254,10 +296,16 @@ class Session:
 
     def _answer(self, turn: TurnRecord) -> str:
         """A turn's text after its thinking."""
-        return turn.text if turn.thinking is None else answer_text(self._tokenizer, turn.ids[turn.thinking :])
+        return (
+            turn.text
+            if turn.thinking is None
+            else answer_text(self._tokenizer, turn.ids[turn.thinking :])
+        )
 
 
-def record_of(block: Block, case: Case, place: int, name: str, error: Failure | None = None) -> CaseRecord:
+def record_of(
+    block: Block, case: Case, place: int, name: str, error: Failure | None = None
+) -> CaseRecord:
     """A record to be filled. error: of a case that is not tried."""
     about = (case.id, case.category, case.subcategory, name, block.round, block.index, place)
     return CaseRecord(*about, "error" if error else "ok", [], error=error)

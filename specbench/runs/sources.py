@@ -1,8 +1,9 @@
-"""The source of a run's tokens: a model, recorded answers, a model timed along recorded answers, or a server.
+"""The source of a run's tokens: a model, recorded answers, a model timed along recorded answers, or
+a server.
 
-A source reads everything that needs no weights (``gather``), refuses settings and methods that do not fit it, loads the
-engine and the target that methods decode with (``open``), and decides how an answer is checked (``check``). What it
-refuses is an InputError that names the setting.
+A source reads everything that needs no weights (``gather``), refuses settings and methods that do
+not fit it, loads the engine and the target that methods decode with (``open``), and decides how an
+answer is checked (``check``). What it refuses is an InputError that names the setting.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from specbench.models.choose import TENSOR, choose_attention, make_engine
 from specbench.models.engine import Engine
 from specbench.models.facade import NOWHERE, ModelCard, Target
 from specbench.models.fast.attention import FastOptions
-from specbench.models.load import find_eos, find_vocab_size, load_model, locate, read_card, read_tokenizer
+from specbench.models.load import (
+    find_eos,
+    find_vocab_size,
+    load_model,
+    locate,
+    read_card,
+    read_tokenizer,
+)
 from specbench.models.replay import AlongRecord, ReplayEngine, ServerEngine, SyntheticAcceptance
 from specbench.models.tensor_parallel.start import TeamSettings, start
 from specbench.profile import Profile
@@ -43,12 +51,14 @@ from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.trace import Trace, find_trace, kind_of, model_of, read_trace
 from specbench.types import Case, InputError, named
 
-ALIKE = 0.9  # least share of answers with the recorded text or count; a wrong tokenizer gives far less
+# least share of answers with the recorded text or count; a wrong tokenizer gives far less
+ALIKE = 0.9
 SPELLED = 50  # answers that are decoded into text to check the tokenizer
 SERVED = "server"  # the path of a model without a folder of weights
 TOKEN_CHARACTERS = 128  # of the longest tokens of usual vocabularies, runs of blanks
 MOST_CHARACTERS = 1 << 24  # of a question: more take minutes to tokenize
-MOST_CONTEXT = 1 << 20  # [tokens] if a tokenizer names no length: the server refuses what is too long
+# [tokens] if a tokenizer names no length: the server refuses what is too long
+MOST_CONTEXT = 1 << 20
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
 log = logging.getLogger(LOADING)
 
@@ -57,8 +67,8 @@ log = logging.getLogger(LOADING)
 class Turn:
     """One turn to decode.
 
-    prompt: (T,) token ids. length, text: of the answer in tokens and as text, if recorded. conversation: of the prompt,
-    as a server reads it that writes the prompt itself.
+    prompt: (T,) token ids. length, text: of the answer in tokens and as text, if recorded.
+    conversation: of the prompt, as a server reads it that writes the prompt itself.
     """
 
     prompt: list[int]
@@ -71,12 +81,12 @@ class Turn:
 class Stage:
     """The parts with which a run decodes: an engine and a target, with the methods bound to it.
 
-    next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before the clock counts. note: on
-    the choice of the engine. readers: methods whose drafts come from what the target
-    computes while it is driven along a record, so that their accepted lengths mean nothing. threads: of the CPU.
-    profile: the cost of a step, if the run decides by it; step_ms: rows -> [ms] that it was made of, if it was measured
-    here. limits: method -> the most nodes of its drafts, if they are limited. logs: the folder of what programs print
-    that methods start.
+    next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before the clock
+    counts. note: on the choice of the engine. readers: methods whose drafts come from what the
+    target computes while it is driven along a record, so that their accepted lengths mean nothing.
+    threads: of the CPU. profile: the cost of a step, if the run decides by it; step_ms: rows ->
+    [ms] that it was made of, if it was measured here. limits: method -> the most nodes of its
+    drafts, if they are limited. logs: the folder of what programs print that methods start.
     """
 
     engine: Engine
@@ -94,7 +104,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Source:
-    """A model that is loaded here answers the questions of a suite; the other sources differ from it in some steps."""
+    """A model that is loaded here answers the questions of a suite; the other sources differ from
+    it in some steps.
+    """
 
     config: Config
     suite: Suite
@@ -110,14 +122,17 @@ class Source:
         """Read everything but weights. Raises InputError."""
         if config.suite.format == FROM_TRACE:
             raise InputError(
-                "suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions"
+                "suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of"
+                " questions"
             )
         card = read_card(**_card_options(config))
         prompts, suite = _prompts(config, card.tokenizer), load_suite(config.suite)
         return cls(config, _fit_cases(suite, prompts, card), card, prompts)
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
-        """Load what methods decode with; none is bound yet. way, why: as ``choose_parallelism`` chose them."""
+        """Load what methods decode with; none is bound yet. way, why: as ``choose_parallelism``
+        chose them.
+        """
         config, kind, most = self.config, self.config.engine.kind, self.config.engine.largest_draft
         log.info("loading the weights of %s", self.card.name)
         if way == TENSOR:
@@ -140,18 +155,31 @@ class Source:
                 engine.close()
                 raise
         model = load_model(self.card, seed=_seed(config), **model_options(config))
-        chosen, reason, note = make_engine(kind, model, self.card, most, config.model.attention, _fast_options(config))
+        chosen, reason, note = make_engine(
+            kind, model, self.card, most, config.model.attention, _fast_options(config)
+        )
         reason = (why or reason) if kind == EngineKind.AUTO else None
-        return self.ask(sampling, chosen, model, f"engine=auto chose {chosen.kind}: {reason}" if reason else note)
+        return self.ask(
+            sampling,
+            chosen,
+            model,
+            f"engine=auto chose {chosen.kind}: {reason}" if reason else note,
+        )
 
     def bind(self, entries: Sequence[Entry], stage: Stage) -> frozenset[str]:
-        """Bind methods to the target, and prepare the engine for their needs; returns the ``readers``.
+        """Bind methods to the target, and prepare the engine for their needs; returns the
+        ``readers``.
 
         Raises InputError for a method that cannot be served.
         """
-        logs = {entry.name: stage.logs / f"{entry.name}.log" if stage.logs else NOWHERE for entry in entries}
+        logs = {
+            entry.name: stage.logs / f"{entry.name}.log" if stage.logs else NOWHERE
+            for entry in entries
+        }
         targets = {name: replace(stage.target, log=log) for name, log in logs.items()}
-        return frozenset(entry.name for entry in entries if self._bind(entry, stage.engine, targets[entry.name]))
+        return frozenset(
+            entry.name for entry in entries if self._bind(entry, stage.engine, targets[entry.name])
+        )
 
     def _bind(self, entry: Entry, engine: Engine, target: Target) -> bool:
         """Bind one method; returns whether it is one of the ``readers``."""
@@ -164,22 +192,33 @@ class Source:
         needs = entry.method.needs
         reads = bool(needs.node_topk or needs.prompt_topk or needs.hidden)
         if target.model is None and reads:
-            raise InputError(_no_replay(entry.name, "it needs the target's logits or hidden states"))
+            raise InputError(
+                _no_replay(entry.name, "it needs the target's logits or hidden states")
+            )
         if target.model is not None and needs.hidden and max(needs.hidden) > target.layers:
             raise InputError(
-                f"method.{entry.name}: needs hidden state {max(needs.hidden)}, the target has 0..{target.layers}"
+                f"method.{entry.name}: needs hidden state {max(needs.hidden)}, the target has"
+                f" 0..{target.layers}"
             )
         if not isinstance(entry.method, Peer):
             engine.prepare(needs, target.sampling is None)
         return watched is not None and bool(reads or watched)
 
     def check(
-        self, engine: Engine, vanilla: Method, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
+        self,
+        engine: Engine,
+        vanilla: Method,
+        records: Sequence[CaseRecord],
+        prompts: dict[str, list[list[int]]],
     ) -> None:
-        """Check the records of one case by teacher forcing. prompts: method -> token ids of each turn's prompt."""
+        """Check the records of one case by teacher forcing. prompts: method -> token ids of each
+        turn's prompt.
+        """
         judge_block(records, prompts, engine.gaps, self.card.dtype)
 
-    def ask(self, sampling: Sampling | None, engine: Engine, model: Any, note: str | None = None) -> Stage:
+    def ask(
+        self, sampling: Sampling | None, engine: Engine, model: Any, note: str | None = None
+    ) -> Stage:
         """A stage that answers the questions of the suite; the engine of a model is checked."""
         prompts, settings = self.prompts, self.config.engine
         assert prompts is not None
@@ -188,7 +227,9 @@ class Source:
             check_engine(engine, model)
 
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
-            return Turn(prompts.prompt(case, answers), conversation=prompts.conversation(case, answers))
+            return Turn(
+                prompts.prompt(case, answers), conversation=prompts.conversation(case, answers)
+            )
 
         target = Target(self.card, model, settings.largest_draft, sampling, engine.attention)
         warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(self.config.measure.warmup))
@@ -206,11 +247,14 @@ class Server(Source):
         model = config.model
         if model.tokenizer is None:
             raise InputError(
-                "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the served model"
+                "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the"
+                " served model"
             )
         source, tokenizer = _read_tokenizer(config, model.tokenizer, "model.tokenizer")
         rows = find_vocab_size(source, model.revision, tokenizer)
-        settings = PreTrainedConfig.from_dict({"vocab_size": rows, "eos_token_id": tokenizer.eos_token_id})
+        settings = PreTrainedConfig.from_dict(
+            {"vocab_size": rows, "eos_token_id": tokenizer.eos_token_id}
+        )
         card = ModelCard(
             name=model.name or "server",
             path=SERVED,
@@ -229,13 +273,18 @@ class Server(Source):
         return self.ask(sampling, ServerEngine(self.card, self.config.engine.largest_draft), None)
 
     def bind(self, entries: Sequence[Entry], stage: Stage) -> frozenset[str]:
-        """As of ``Source``. Raises InputError for a method that needs a model here, or a server with another model."""
-        methods = {entry.name: entry.method for entry in entries if isinstance(entry.method, Remote)}
+        """As of ``Source``. Raises InputError for a method that needs a model here, or a server
+        with another model.
+        """
+        methods = {
+            entry.name: entry.method for entry in entries if isinstance(entry.method, Remote)
+        }
         for entry in entries:
             if entry.name not in methods:
                 raise InputError(
-                    f"method.{entry.name}: decodes with a model here, and engine=server has none; expected rows of"
-                    " servers (methods.server.method.ServerPeer), or a model and engine=auto"
+                    f"method.{entry.name}: decodes with a model here, and engine=server has none;"
+                    " expected rows of servers (methods.server.method.ServerPeer), or a model and"
+                    " engine=auto"
                 )
         readers = super().bind(entries, stage)
         for name, method in methods.items():
@@ -245,9 +294,15 @@ class Server(Source):
         return readers
 
     def check(
-        self, engine: Engine, vanilla: Method, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
+        self,
+        engine: Engine,
+        vanilla: Method,
+        records: Sequence[CaseRecord],
+        prompts: dict[str, list[list[int]]],
     ) -> None:
-        """Compare by the log-probabilities of the baseline's server if ids differ from the baseline's."""
+        """Compare by the log-probabilities of the baseline's server if ids differ from the
+        baseline's.
+        """
         assert isinstance(vanilla, Remote)
         compare_block(records, prompts, vanilla.gap, self.card.dtype)
 
@@ -259,31 +314,42 @@ class Recorded(Source):
 
     @classmethod
     def gather(cls, config: Config) -> Source:
-        """Read the trace and its tokenizer, the cases narrowed by the selection of the suite. Raises InputError."""
+        """Read the trace and its tokenizer, the cases narrowed by the selection of the suite.
+        Raises InputError.
+        """
         path = find_trace(str(config.model.trace))
         if config.measure.lossless:
             raise InputError(
-                "measure.lossless=true: a replay has no logits to judge by; expected false, as measure=replay has it"
+                "measure.lossless=true: a replay has no logits to judge by; expected false, as"
+                " measure=replay has it"
             )
         if config.decode.temperature > 0:
             raise InputError(
-                f"decode.temperature={config.decode.temperature}: a replay emits the recorded tokens; expected 0"
+                f"decode.temperature={config.decode.temperature}: a replay emits the recorded"
+                " tokens; expected 0"
             )
         own_tokenizer = config.model.tokenizer or config.model.path
-        key = "model.tokenizer" if own_tokenizer else f"model.trace={path}, the manifest next to it: model.tokenizer"
+        key = (
+            "model.tokenizer"
+            if own_tokenizer
+            else f"model.trace={path}, the manifest next to it: model.tokenizer"
+        )
         tokenizer = _read_tokenizer(config, _tokenizer_source(config, path), key)[1]
         suite = None if config.suite.format == FROM_TRACE else load_suite(config.suite)
         wanted = suite.cases if suite else None
-        trace = read_trace(path, lambda: _prompts(config, tokenizer), tokenizer.eos_token_id, wanted)
+        trace = read_trace(
+            path, lambda: _prompts(config, tokenizer), tokenizer.eos_token_id, wanted
+        )
         turns = [turn for each in trace.conversations for turn in each.turns]
         highest = max(int(ids.max()) for turn in turns for ids in (turn.prompt, turn.ids))
         if highest >= len(tokenizer) and config.model.tokenizer and not cls.loads:
             raise InputError(
-                f"model.tokenizer={config.model.tokenizer}: has {len(tokenizer)} tokens, the trace {path} has id"
-                f" {highest}; expected the tokenizer of the model that answered, which the run of a records.jsonl"
-                " names itself"
+                f"model.tokenizer={config.model.tokenizer}: has {len(tokenizer)} tokens, the trace"
+                f" {path} has id {highest}; expected the tokenizer of the model that answered,"
+                " which the run of a records.jsonl names itself"
             )
-        end = tokenizer.eos_token_id  # ends drafts as in the recorded run, unless it is inside an answer
+        # ends drafts as in the recorded run, unless it is inside an answer
+        end = tokenizer.eos_token_id
         inside = end is None or any((turn.ids[:-1] == end).any() for turn in turns)
         own_end = frozenset() if inside else frozenset({end})
         card = ModelCard(
@@ -313,11 +379,14 @@ class Recorded(Source):
         most = self.config.engine.largest_draft
         return self.recall(ReplayEngine(self.card.eos, most), Target(self.card, None, most, None))
 
-    def recall(self, engine: ReplayEngine | AlongRecord, target: Target, note: str | None = None) -> Stage:
+    def recall(
+        self, engine: ReplayEngine | AlongRecord, target: Target, note: str | None = None
+    ) -> Stage:
         """A stage of turns as they were recorded; the engine loads each before it is decoded."""
         assert self.trace is not None
         turns = {each.case.id: each.turns for each in self.trace.conversations}
-        given = int(self.config.decode.first_draft == "prefill")  # prompt tokens that the engine emits as an answer's
+        # prompt tokens that the engine emits as an answer's
+        given = int(self.config.decode.first_draft == "prefill")
 
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
             turn = turns[case.id][len(answers)]
@@ -345,27 +414,37 @@ class Timed(Recorded):
 
     @classmethod
     def gather(cls, config: Config) -> Source:
-        """Read the trace and the model's card. Raises InputError if the model is too small for the trace."""
+        """Read the trace and the model's card. Raises InputError if the model is too small for the
+        trace.
+        """
         path = find_trace(str(config.model.trace))
         if not config.model.path and not config.model.random:
-            raise InputError("engine=timed: no model to time; expected one, e.g. model=random_7b or model=random")
+            raise InputError(
+                "engine=timed: no model to time; expected one, e.g. model=random_7b or model=random"
+            )
         found = super().gather(config)
         assert found.trace is not None
         card = read_card(**_card_options(config) | {"tokenizer": _tokenizer_source(config, path)})
         chosen = {case.id for case in found.suite.cases}
-        turns = [turn for each in found.trace.conversations if each.case.id in chosen for turn in each.turns]
+        turns = [
+            turn
+            for each in found.trace.conversations
+            if each.case.id in chosen
+            for turn in each.turns
+        ]
         highest = max(int(ids.max()) for turn in turns for ids in (turn.prompt, turn.ids))
         if highest >= card.vocab_size:
             raise InputError(
-                f"model={card.name}: its vocabulary is of {card.vocab_size} tokens, the trace has id {highest};"
-                f" expected a shape of at least {highest + 1} (model.random.config.vocab_size), or the trace's own"
-                " model"
+                f"model={card.name}: its vocabulary is of {card.vocab_size} tokens, the trace has"
+                f" id {highest}; expected a shape of at least {highest + 1}"
+                " (model.random.config.vocab_size), or the trace's own model"
             )
         longest = max(len(turn.prompt) + len(turn.ids) for turn in turns)
         if longest > card.context:
             raise InputError(
-                f"model={card.name}: its context is of {card.context} tokens, the trace's longest request of {longest};"
-                " expected no less (model.random.config.max_position_embeddings), or fewer cases (suite.ids,"
+                f"model={card.name}: its context is of {card.context} tokens, the trace's longest"
+                f" request of {longest}; expected no less"
+                " (model.random.config.max_position_embeddings), or fewer cases (suite.ids,"
                 " suite.limit)"
             )
         return replace(found, card=replace(card, eos=found.card.eos))
@@ -383,7 +462,9 @@ class Timed(Recorded):
         if settings.acceptance is not None:
             engine.acceptance = SyntheticAcceptance(settings.acceptance)
         target = Target(self.card, model, settings.largest_draft, None, engine.attention, asked=[])
-        return self.recall(engine, target, f"engine=timed drives the eager forward: {reason}" if reason else note)
+        return self.recall(
+            engine, target, f"engine=timed drives the eager forward: {reason}" if reason else note
+        )
 
 
 SOURCES = {EngineKind.REPLAY: Recorded, EngineKind.TIMED: Timed, EngineKind.SERVER: Server}
@@ -394,58 +475,73 @@ def gather(config: Config) -> Source:
     follows, trace = config.engine.kind in (EngineKind.REPLAY, EngineKind.TIMED), config.model.trace
     if follows and not trace:
         raise InputError(
-            f"model.trace: not set; engine={config.engine.kind} needs recorded answers: model.trace=FILE, such as the"
-            " folder of a run"
+            f"model.trace: not set; engine={config.engine.kind} needs recorded answers:"
+            " model.trace=FILE, such as the folder of a run"
         )
     if trace and not follows:
         raise InputError(
-            f"model.trace={trace}: is not for engine={config.engine.kind}; expected model=replay, or engine=timed,"
-            " which times the model along it"
+            f"model.trace={trace}: is not for engine={config.engine.kind}; expected model=replay,"
+            " or engine=timed, which times the model along it"
         )
     return SOURCES.get(EngineKind(config.engine.kind), Source).gather(config)
 
 
 def _no_replay(name: str, reason: str) -> str:
-    return f"method.{name}: {reason}, and a replay has recorded tokens only; leave it out, or choose a model"
+    return (
+        f"method.{name}: {reason}, and a replay has recorded tokens only; leave it out, or choose a"
+        " model"
+    )
 
 
 def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterator[str]:
-    """Warnings about a trace. suite: the questions that were selected, None if the cases are the trace's own."""
+    """Warnings about a trace. suite: the questions that were selected, None if the cases are the
+    trace's own.
+    """
     live = trace.kind == "records"
     if suite:
         yield from suite.warnings
         count = len(trace.conversations)
         if count + trace.failed < len(suite.cases):
-            yield f"The trace has {count} of the {len(suite.cases)} selected questions; the others are left out."
+            yield (
+                f"The trace has {count} of the {len(suite.cases)} selected questions; the others"
+                " are left out."
+            )
     if trace.failed:
         yield f"{trace.failed} conversations of the trace lack a good answer and are left out."
     if trace.repeated:
-        yield f"{trace.repeated} questions are answered again on a later line of the trace; the last answer counts."
+        yield (
+            f"{trace.repeated} questions are answered again on a later line of the trace; the last"
+            " answer counts."
+        )
     pairs = (pair for each in trace.conversations for pair in itertools.pairwise(each.turns))
     if diverged := sum(
-        live and not np.array_equal(turn.prompt[: len(last.prompt)], last.prompt) for last, turn in pairs
+        live and not np.array_equal(turn.prompt[: len(last.prompt)], last.prompt)
+        for last, turn in pairs
     ):
         yield (
-            f"{diverged} later prompts of the trace do not begin with the prompt of the turn before: expected"
-            " prompt_ids with the whole conversation, unless the template rewrites earlier turns."
+            f"{diverged} later prompts of the trace do not begin with the prompt of the turn"
+            " before: expected prompt_ids with the whole conversation, unless the template"
+            " rewrites earlier turns."
         )
     turns = [turn for each in trace.conversations for turn in each.turns]
     spelled = [turn for turn in turns if live and turn.text][:SPELLED]
     alike = sum(answer_text(tokenizer, turn.ids.tolist()) == turn.text for turn in spelled)
     if alike < ALIKE * len(spelled):
         yield (
-            f"{alike} of the first {len(spelled)} answers of the trace read as they are recorded: is"
-            " model.tokenizer the tokenizer of the model that answered?"
+            f"{alike} of the first {len(spelled)} answers of the trace read as they are recorded:"
+            " is model.tokenizer the tokenizer of the model that answered?"
         )
     texts, special = [turn.text for turn in turns if not live], tokenizer.all_special_tokens
     if found := [token for text in texts for token in special if token in text][:1]:
         count = sum(any(token in text for token in special) for text in texts)
         yield (
-            f"{count} answers of the trace contain special tokens as text, such as {found[0]}: each is replayed as the"
-            " token, and an EOS ends the answer."
+            f"{count} answers of the trace contain special tokens as text, such as {found[0]}: each"
+            " is replayed as the token, and an EOS ends the answer."
         )
     if trace.exact is not None and trace.exact < ALIKE * trace.turns:
-        yield f"Trace {trace.summary()}: is model.tokenizer the tokenizer of the model that answered?"
+        yield (
+            f"Trace {trace.summary()}: is model.tokenizer the tokenizer of the model that answered?"
+        )
     elif trace.exact is not None and trace.exact < trace.turns:
         yield f"Trace {trace.summary()}; the others lost something when they were written as text."
 
@@ -457,15 +553,21 @@ def _tokenizer_source(config: Config, path: Path) -> str:
         source = model_of(path).tokenizer
     if source is None:
         raise InputError(
-            "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the model that answered"
+            "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the model"
+            " that answered"
         )
     return str(source)
 
 
 def _read_tokenizer(config: Config, path: str, key: str) -> tuple[str, PreTrainedTokenizerBase]:
-    """The folder or hub id of a tokenizer, and the tokenizer. key: the setting that names it, for errors."""
+    """The folder or hub id of a tokenizer, and the tokenizer. key: the setting that names it, for
+    errors.
+    """
     source = locate(path, key)
-    options = {"revision": config.model.revision, "trust_remote_code": config.model.trust_remote_code}
+    options = {
+        "revision": config.model.revision,
+        "trust_remote_code": config.model.trust_remote_code,
+    }
     return source, read_tokenizer(source, key, **options)
 
 
@@ -475,10 +577,12 @@ def _prompts(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptBuilde
 
 
 def _fit_cases(suite: Suite, prompts: PromptBuilder, card: ModelCard) -> Suite:
-    """Returns the suite with the turns of recorded conversations whose prompts fit into the context.
+    """Returns the suite with the turns of recorded conversations whose prompts fit into the
+    context.
 
-    A warning counts the others. Raises InputError for a case that the template cannot write, or whose text is too long
-    to be tokenized, and for a recorded conversation without a turn that fits.
+    A warning counts the others. Raises InputError for a case that the template cannot write, or
+    whose text is too long to be tokenized, and for a recorded conversation without a turn that
+    fits.
     """
     most = min(card.context * TOKEN_CHARACTERS, MOST_CHARACTERS)
     fitted: dict[str, Case] = {}
@@ -489,34 +593,47 @@ def _fit_cases(suite: Suite, prompts: PromptBuilder, card: ModelCard) -> Suite:
                 fitted[case.id] = _fit_turns(case, prompts, card.context)
             elif (count := len(case.system or "") + sum(map(len, case.turns))) > most:
                 raise InputError(
-                    f"has {count} characters; expected at most {most} with a context of {card.context} tokens: shorten"
-                    " it, or leave it out (suite.ids, suite.limit)"
+                    f"has {count} characters; expected at most {most} with a context of"
+                    f" {card.context} tokens: shorten it, or leave it out (suite.ids, suite.limit)"
                 )
-    lost = sum(len(case.turns) - len(fitted[case.id].turns) for case in suite.cases if case.id in fitted)
+    lost = sum(
+        len(case.turns) - len(fitted[case.id].turns) for case in suite.cases if case.id in fitted
+    )
     if not lost:
         return suite
-    shorter = sum(len(case.turns) > len(fitted[case.id].turns) for case in suite.cases if case.id in fitted)
-    warning = (
-        f"Suite {suite.name}: {lost} turns at the end of {shorter} recorded conversations are left out: their prompts"
-        f" are longer than the model's context of {card.context} tokens."
+    shorter = sum(
+        len(case.turns) > len(fitted[case.id].turns) for case in suite.cases if case.id in fitted
     )
-    cases, whole = (tuple(fitted.get(case.id, case) for case in each) for each in (suite.cases, suite.whole))
+    warning = (
+        f"Suite {suite.name}: {lost} turns at the end of {shorter} recorded conversations are left"
+        f" out: their prompts are longer than the model's context of {card.context} tokens."
+    )
+    cases, whole = (
+        tuple(fitted.get(case.id, case) for case in each) for each in (suite.cases, suite.whole)
+    )
     return replace(suite, cases=cases, whole=whole, warnings=(*suite.warnings, warning))
 
 
 def _fit_turns(case: Case, prompts: PromptBuilder, context: int) -> Case:
-    """Returns a recorded conversation up to its last turn whose prompt fits, which a search finds."""
+    """Returns a recorded conversation up to its last turn whose prompt fits, which a search
+    finds.
+    """
     builder = prompts.of(case)
 
     def fits(turn: int) -> bool:
         return builder.fits(case, turn, context, min(context * TOKEN_CHARACTERS, MOST_CHARACTERS))
 
     turns = range(len(case.turns))
-    fit = len(turns) if fits(turns[-1]) else bisect.bisect_left(turns, True, key=lambda turn: not fits(turn))
+    fit = (
+        len(turns)
+        if fits(turns[-1])
+        else bisect.bisect_left(turns, True, key=lambda turn: not fits(turn))
+    )
     if not fit:
         raise InputError(
-            f"the prompt of its first turn is longer than the model's context of {context} tokens; expected a model"
-            " with a longer one (model.context), or leave it out (suite.ids, suite.limit)"
+            f"the prompt of its first turn is longer than the model's context of {context} tokens;"
+            " expected a model with a longer one (model.context), or leave it out (suite.ids,"
+            " suite.limit)"
         )
     cut = find_cuts(case.messages)[fit - 1]
     messages = case.messages if fit == len(turns) else case.messages[:cut]
@@ -540,6 +657,10 @@ def model_options(config: Config) -> dict[str, Any]:
 def _card_options(config: Config) -> dict[str, Any]:
     model = config.model
     names = ("path", "name", "tokenizer", "context", "dtype", "device", "overrides")
-    random = {**asdict(model.random), "config": dict(model.random.config or {})} if model.random else None
+    random = (
+        {**asdict(model.random), "config": dict(model.random.config or {})}
+        if model.random
+        else None
+    )
     own = {name: getattr(model, name) for name in names}
     return {**model_options(config), **own, "random": random, "widen": asdict(model.widen)}

@@ -1,10 +1,13 @@
-"""Starts the jobs of a sweep or the shards of a run on one of Hydra's launchers, and reports how each ended.
+"""Starts the jobs of a sweep or the shards of a run on one of Hydra's launchers, and reports how
+each ended.
 
-A launcher may pickle the task and run it anywhere, so all that a job reports comes back as its value (``Ended``).
+A launcher may pickle the task and run it anywhere, so all that a job reports comes back as its
+value (``Ended``).
 
-Of a run in shards several workers share the cases, and their parts merge into the run. A shard is a part of the run in
-its own directory below the run's (``shards/k-of-n``), with ``suite.part=k/n`` and everything that a run has: a lock, a
-manifest, resuming. So a worker needs nothing of the others, and a second command does what earlier ones have left.
+Of a run in shards several workers share the cases, and their parts merge into the run. A shard is a
+part of the run in its own directory below the run's (``shards/k-of-n``), with ``suite.part=k/n``
+and everything that a run has: a lock, a manifest, resuming. So a worker needs nothing of the
+others, and a second command does what earlier ones have left.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # the standard library's lacks what pydantic needs before Python 3.12
+
+# the standard library's lacks what pydantic needs before Python 3.12
+from typing_extensions import TypedDict
 
 from specbench.input import describe
 from specbench.measure.identity import hide_in_file
@@ -56,7 +61,8 @@ from specbench.runs.parts import is_whole, merge, part_name, split_part
 from specbench.screen import DONE, FAILED, INTERRUPTED, ending_as_interrupts, fail, showing
 from specbench.types import InputError
 
-# Of Hydra's own settings: what may be called. Hydra takes no launcher and no sweeper that is not one of its plugins.
+# Of Hydra's own settings: what may be called. Hydra takes no launcher and no sweeper that is not
+# one of its plugins.
 MAY_CALL = re.compile(
     r"hydra\.(launcher|sweeper)\._target_=hydra(_plugins|\._internal)\.\S+|hydra\.\w+_logging\.handlers\.\w+\.class=logging\.\w+"
 )
@@ -91,7 +97,8 @@ class LauncherCounts(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a job. overrides: those that distinguish it from the others. directory: None if it is unknown.
+    """The end of a job. overrides: those that distinguish it from the others. directory: None if it
+    is unknown.
 
     code: its exit code. reason: in one line, '' if it is done.
     """
@@ -103,7 +110,9 @@ class Ended:
 
 
 def run_sweep(name: str, overrides: list[str]) -> int:
-    """Run the jobs of a sweep on Hydra's launcher, and report over all of them; returns the highest exit code."""
+    """Run the jobs of a sweep on Hydra's launcher, and report over all of them; returns the highest
+    exit code.
+    """
     task = functools.partial(run_one, launch=uuid.uuid4().hex)
     ended, cfg = run_jobs(task, name, overrides, _check_jobs)
     print_failed(ended)
@@ -116,9 +125,15 @@ def run_sweep(name: str, overrides: list[str]) -> int:
 
         console = open_console()
         with showing(console, f"writing the report of {len(runs)} runs", "specbench.report.build"):
-            report = build_report(runs, _name_report(runs), plots=cfg.report.plots, style=cfg.report.style)
+            report = build_report(
+                runs, _name_report(runs), plots=cfg.report.plots, style=cfg.report.style
+            )
         print_findings(report.findings, console)
-        for path in [path for path in report.files if path.suffix == ".png" and path.stem.startswith(SWEEP_PLOTS)]:
+        for path in [
+            path
+            for path in report.files
+            if path.suffix == ".png" and path.stem.startswith(SWEEP_PLOTS)
+        ]:
             console.print(plain(path), highlight=False, soft_wrap=True)
         print_page(report.output, console)
         code = max(code, send_report(report, to, console, [Path(cfg.hydra.sweep.dir)]))
@@ -126,21 +141,34 @@ def run_sweep(name: str, overrides: list[str]) -> int:
 
 
 def _name_report(runs: Sequence[Path]) -> Path | None:
-    """The folder of the report: None, the default, unless the folder of the sweep has runs of another sweep too."""
+    """The folder of the report: None, the default, unless the folder of the sweep has runs of
+    another sweep too.
+    """
     others = {found.parent.resolve() for found in runs[0].parent.glob(f"*/{MANIFEST}")}
-    if len(runs) < 2 or all(SET_ASIDE.search(path.name) for path in others.difference(run.resolve() for run in runs)):
+    if len(runs) < 2 or all(
+        SET_ASIDE.search(path.name) for path in others.difference(run.resolve() for run in runs)
+    ):
         return None
     names = "\n".join(sorted(run.name for run in runs))
     return runs[0].parent / f"report-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
 
 
-def _check_jobs(jobs: Sequence[Sequence[str]], compose: Callable[[Sequence[str]], DictConfig]) -> None:
-    """Raise InputError for a policy of lengths that cannot be made, or a setting without effect in any job."""
+def _check_jobs(
+    jobs: Sequence[Sequence[str]], compose: Callable[[Sequence[str]], DictConfig]
+) -> None:
+    """Raise InputError for a policy of lengths that cannot be made, or a setting without effect in
+    any job.
+    """
     compose = functools.cache(compose)
 
     def differ_in(keys: str) -> Iterator[DictConfig]:
         """One job of each combination of the settings whose names match."""
-        return map(compose, {tuple(item for item in job if re.match(keys, item)): tuple(job) for job in jobs}.values())
+        return map(
+            compose,
+            {
+                tuple(item for item in job if re.match(keys, item)): tuple(job) for job in jobs
+            }.values(),
+        )
 
     for cfg in differ_in(r"decode(=|\.length)"):
         limit_of(cfg.decode)
@@ -151,25 +179,39 @@ def _check_jobs(jobs: Sequence[Sequence[str]], compose: Callable[[Sequence[str]]
 def print_failed(jobs: Sequence[Ended]) -> None:
     """Print a line for each job that failed."""
     console = open_console()
-    alike = set[str]().union(*(job.overrides for job in jobs)).intersection(*(job.overrides for job in jobs))
+    alike = (
+        set[str]()
+        .union(*(job.overrides for job in jobs))
+        .intersection(*(job.overrides for job in jobs))
+    )
     failed = [job for job in jobs if job.code]
     for job in failed:
-        name = " ".join(each for each in job.overrides if each not in alike) or " ".join(job.overrides)
+        name = " ".join(each for each in job.overrides if each not in alike) or " ".join(
+            job.overrides
+        )
         reason = job.reason or f"see {job.directory}"
-        console.print(f"[red]failed[/]: {plain(name)}: {plain(reason)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"[red]failed[/]: {plain(name)}: {plain(reason)}", highlight=False, soft_wrap=True
+        )
     if failed:
         console.print(
-            f"{len(failed)} of {len(jobs)} jobs failed; the same command takes them up again", highlight=False
+            f"{len(failed)} of {len(jobs)} jobs failed; the same command takes them up again",
+            highlight=False,
         )
 
 
 def run_one(
-    cfg: DictConfig, launch: str, report: bool = True, total: int | None = None, swept: Sequence[str] = ()
+    cfg: DictConfig,
+    launch: str,
+    report: bool = True,
+    total: int | None = None,
+    swept: Sequence[str] = (),
 ) -> Ended:
-    """One job of a sweep, perhaps in another process or on another machine. launch: which command began it.
+    """One job of a sweep, perhaps in another process or on another machine. launch: which command
+    began it.
 
-    total: of jobs, if it is known. swept: settings in which they differ. report: the run is complete; a shard is
-    reported once it is merged.
+    total: of jobs, if it is known. swept: settings in which they differ. report: the run is
+    complete; a shard is reported once it is merged.
     """
     quiet_libraries()
     found = HydraConfig.get()
@@ -182,10 +224,13 @@ def run_one(
     try:
         job = begin_job(cfg, launch)
         if job.config.run.shards != 1:
-            raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
+            raise InputError(
+                f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1"
+            )
         if job.config.load.find:
             raise InputError(
-                f"load.find={job.config.load.find}: load.find cannot be used with -m; run each search alone"
+                f"load.find={job.config.load.find}: load.find cannot be used with -m; run each"
+                " search alone"
             )
         code, reason = run_job(job, directory, report, alone=False, brief=total != 1), ""
     except (InputError, OmegaConfBaseException) as error:
@@ -203,13 +248,16 @@ def run_jobs(
     task: Callable[..., Ended],
     name: str,
     overrides: Sequence[str],
-    check: Callable[[Sequence[Sequence[str]], Callable[[Sequence[str]], DictConfig]], Any] = lambda *_: None,
+    check: Callable[
+        [Sequence[Sequence[str]], Callable[[Sequence[str]], DictConfig]], Any
+    ] = lambda *_: None,
 ) -> tuple[list[Ended], DictConfig]:
     """Run a sweep to its end, even if jobs fail; returns them and the sweep's own configuration.
 
-    task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which they differ. name:
-    of the configuration. check: is given the overrides of all jobs, and what composes them, before the first.
-    Raises InputError, and Hydra's errors, for a sweep that cannot be begun.
+    task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which
+    they differ. name: of the configuration. check: is given the overrides of all jobs, and what
+    composes them, before the first. Raises InputError, and Hydra's errors, for a sweep that cannot
+    be begun.
     """
     with initialize_config_dir(str(conf_dir()), job_name="specbench", version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
@@ -219,10 +267,13 @@ def run_jobs(
         for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
             if not MAY_CALL.fullmatch(call):  # a sweep would call it
                 raise InputError(
-                    f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only"
+                    f"{call}: names code to be called; expected a plugin of Hydra as launcher or"
+                    " sweeper only"
                 )
         if cfg.hydra.sweep.dir.startswith("~"):
-            raise InputError(f"hydra.sweep.dir={cfg.hydra.sweep.dir}: expected a full path, or one from here")
+            raise InputError(
+                f"hydra.sweep.dir={cfg.hydra.sweep.dir}: expected a full path, or one from here"
+            )
         refuse_foreign_sweep(Path(cfg.hydra.sweep.dir))
         package = check_launcher(cfg)
         jobs, swept = _list_jobs(hydra.config_loader, cfg, overrides)
@@ -230,42 +281,57 @@ def run_jobs(
         check(jobs or (), lambda job: load(name, list(job), RunMode.RUN))
         counted = functools.partial(task, total=None if jobs is None else len(jobs), swept=swept)
         try:
-            with ending_as_interrupts(), _killed_as_results() if package == SUBMITIT else contextlib.nullcontext():
+            with (
+                ending_as_interrupts(),
+                _killed_as_results() if package == SUBMITIT else contextlib.nullcontext(),
+            ):
                 batches = hydra.multirun(name, counted, list(overrides))
         except (InputError, HydraException, OmegaConfBaseException):
             raise
-        except Exception as error:  # the boundary of a launcher, which may give up with its first killed job
+        except Exception as error:
+            # the boundary of a launcher, which may give up with its first killed job
             log.exception("the launcher gave up")
-            reason = f"the launcher gave up ({type(error).__name__}): see above; jobs that are done are kept"
+            reason = (
+                f"the launcher gave up ({type(error).__name__}): see above; jobs that are done are"
+                " kept"
+            )
             return [Ended(("all jobs",), None, KILLED, reason)], cfg
     return [job.return_value for batch in batches for job in batch], cfg
 
 
 def check_launcher(cfg: DictConfig) -> str:
-    """The package of the launcher. Raises InputError if it is not installed, or for a count that no launcher takes.
+    """The package of the launcher. Raises InputError if it is not installed, or for a count that no
+    launcher takes.
 
     Raises:
-        OmegaConfBaseException: a setting of the launcher is missing, or refers to what does not exist.
+        OmegaConfBaseException: a setting of the launcher is missing, or refers to what does not
+        exist.
     """
     node = OmegaConf.to_container(cfg.hydra.launcher, resolve=True, throw_on_missing=True)
     try:
         TypeAdapter(LauncherCounts).validate_python(node)
     except ValidationError as error:
-        raise InputError(f"hydra.launcher.{describe(error)}; expected a number that the launcher takes") from None
+        raise InputError(
+            f"hydra.launcher.{describe(error)}; expected a number that the launcher takes"
+        ) from None
     package = str(cfg.hydra.launcher._target_).rpartition(".")[0].rpartition(".")[0]
     try:
         found = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # of the package that it is in
         found = None
     if found is None:
-        raise InputError(f"hydra/launcher: {package} is not installed; {INSTALLED_BY.get(package, 'install it')}")
+        raise InputError(
+            f"hydra/launcher: {package} is not installed; {INSTALLED_BY.get(package, 'install it')}"
+        )
     return package
 
 
 def _list_jobs(
     loader: ConfigLoader, cfg: DictConfig, overrides: Sequence[str]
 ) -> tuple[list[list[str]] | None, list[str]]:
-    """The overrides of each job, and what they differ in; None, [] if another sweeper than Hydra's own chooses."""
+    """The overrides of each job, and what they differ in; None, [] if another sweeper than Hydra's
+    own chooses.
+    """
     if not str(cfg.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
         return None, []
     fixed = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.params or {}).items()]
@@ -275,13 +341,16 @@ def _list_jobs(
     if not 1 <= math.prod(counts.values()) <= MOST_JOBS:
         named = " times ".join(f"{key} of {count}" for key, count in counts.items())
         raise InputError(
-            f"a sweep over {named} values: expected from 1 to {MOST_JOBS} jobs in all; choose other values"
+            f"a sweep over {named} values: expected from 1 to {MOST_JOBS} jobs in all; choose other"
+            " values"
         )
     return BasicSweeper.split_arguments(parsed, None)[0], list(counts)
 
 
 def _count_values(swept: Override) -> float:
-    """The number of values of a setting that is swept, which are not listed; 1 if the sweeper finds them (a glob)."""
+    """The number of values of a setting that is swept, which are not listed; 1 if the sweeper finds
+    them (a glob).
+    """
     values = swept.value()
     if isinstance(values, RangeSweep):
         start, stop, step = (value or 0 for value in (values.start, values.stop, values.step))
@@ -291,15 +360,29 @@ def _count_values(swept: Override) -> float:
 
 
 def _calls(node: Any, path: str) -> Iterator[str]:
-    """``key=value`` of all that Hydra's ``instantiate`` or ``logging.config`` would call below a node."""
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    """``key=value`` of all that Hydra's ``instantiate`` or ``logging.config`` would call below a
+    node.
+    """
+    items = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
     for key, value in items:
-        yield from [f"{path}.{key}={value}"] if key in ("_target_", "()", "class") else _calls(value, f"{path}.{key}")
+        yield from (
+            [f"{path}.{key}={value}"]
+            if key in ("_target_", "()", "class")
+            else _calls(value, f"{path}.{key}")
+        )
 
 
 @contextlib.contextmanager
 def _killed_as_results() -> Iterator[None]:
-    """A job of submitit that gave no result is one that ended; left alone, it hides how all others end."""
+    """A job of submitit that gave no result is one that ended; left alone, it hides how all others
+    end.
+    """
     from submitit.core.core import Job
     from submitit.core.utils import FailedJobError, UncompletedJobError
     from submitit.slurm.slurm import SlurmJob
@@ -320,7 +403,10 @@ def _killed_as_results() -> Iterator[None]:
     # The launcher makes its jobs itself, so their class is changed while it runs.
     # Without accounts Slurm's ``sacct`` fails, and no end of a killed job would be seen.
     sacct = ["sacct", "--noheader"]
-    accounts = shutil.which("sacct") and not subprocess.run(sacct, capture_output=True, check=False).returncode
+    accounts = (
+        shutil.which("sacct")
+        and not subprocess.run(sacct, capture_output=True, check=False).returncode
+    )
     watcher = SlurmJob.watcher if accounts else _queue_watcher()
     replaced = ((Job, "results", wait, results), (SlurmJob, "watcher", SlurmJob.watcher, watcher))
     for owner, name, _, ours in replaced:
@@ -339,21 +425,38 @@ def _queue_watcher() -> Any:
     class QueueWatcher(SlurmInfoWatcher):
         def _make_command(self) -> list[str] | None:
             asked = super()._make_command()
-            return asked and ["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%N"]
+            return asked and [
+                "squeue",
+                "--me",
+                "--array",
+                "--states=all",
+                "--noheader",
+                "--format=%i|%T|%N",
+            ]
 
         def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
             text = string if isinstance(string, str) else string.decode()
             found = super().read_info(f"JobID|State|NodeList\n{text}")
-            return {job: {"State": "FORGOTTEN"} for job in self._registered - self._finished} | found
+            return {
+                job: {"State": "FORGOTTEN"} for job in self._registered - self._finished
+            } | found
 
     return QueueWatcher(delay_s=ASKED_EVERY_S)
 
 
-OF_SHARDS = ("suite.part=", "run.shards=", "measure.fresh=", "report.plots=", "hydra.sweep.dir=", "hydra.sweep.subdir=")
+OF_SHARDS = (
+    "suite.part=",
+    "run.shards=",
+    "measure.fresh=",
+    "report.plots=",
+    "hydra.sweep.dir=",
+    "hydra.sweep.subdir=",
+)
 
 
 def needs_shards(job: Job, directory: Path) -> bool:
-    """Whether the run is to be made in shards; one that is merged, or has begun without them, continues without them.
+    """Whether the run is to be made in shards; one that is merged, or has begun without them,
+    continues without them.
 
     Raises:
         InputError: a method learns across cases.
@@ -362,14 +465,17 @@ def needs_shards(job: Job, directory: Path) -> bool:
     for row in job.rows:
         if count > 1 and row.reset in LASTING:
             raise InputError(
-                f"run.shards={count}: method.{row.name}.reset={row.reset} learns across cases, and a shard does not see"
-                f" those of the others; expected run.shards=1, or method.{row.name}.reset=case"
+                f"run.shards={count}: method.{row.name}.reset={row.reset} learns across cases, and"
+                " a shard does not see those of the others; expected run.shards=1, or"
+                f" method.{row.name}.reset=case"
             )
     return count > 1 and (job.config.measure.fresh or not (directory / RECORDS).exists())
 
 
 def run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> int:
-    """Run the shards that are not done on Hydra's launcher, and merge all of them; returns the exit code."""
+    """Run the shards that are not done on Hydra's launcher, and merge all of them; returns the exit
+    code.
+    """
     with locked(directory):
         shards = _begin_shards(job, directory)
 
@@ -378,7 +484,12 @@ def run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> in
 
         left = find_missing()
         own = [item for item in overrides if not item.startswith(OF_SHARDS)]
-        own += [f"suite.part={','.join(left)}", "run.shards=1", "measure.fresh=false", "report.plots=false"]
+        own += [
+            f"suite.part={','.join(left)}",
+            "run.shards=1",
+            "measure.fresh=false",
+            "report.plots=false",
+        ]
         own += [f"hydra.sweep.dir={directory / SHARDS}", "hydra.sweep.subdir=${part_name:}"]
         worker = functools.partial(run_one, launch=str(job.launch), report=False)
         ended = run_jobs(worker, name, own)[0] if left else []
@@ -394,15 +505,19 @@ def run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> in
 
 
 def _begin_shards(job: Job, directory: Path) -> dict[str, Path]:
-    """Part -> directory of each shard; with ``measure.fresh`` an earlier run is set aside. Raises InputError."""
+    """Part -> directory of each shard; with ``measure.fresh`` an earlier run is set aside. Raises
+    InputError.
+    """
     if job.config.measure.fresh and any((directory / name).exists() for name in OURS):
         set_aside(directory)
-    parts = split_part(job.config.suite.part, min(job.config.run.shards, len(job.source.suite.cases)))
+    parts = split_part(
+        job.config.suite.part, min(job.config.run.shards, len(job.source.suite.cases))
+    )
     found = {part: directory / SHARDS / part_name(part) for part in parts}
     others = {path for path in (directory / SHARDS).glob("*-of-*") if path not in found.values()}
     if others:
         raise InputError(
-            f"run.shards={job.config.run.shards}: {directory / SHARDS} has {min(others).name}; expected the number of"
-            " shards that the run was begun with, or measure.fresh=true"
+            f"run.shards={job.config.run.shards}: {directory / SHARDS} has {min(others).name};"
+            " expected the number of shards that the run was begun with, or measure.fresh=true"
         )
     return found

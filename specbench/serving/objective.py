@@ -1,8 +1,9 @@
 """The largest load at which a latency objective holds, by the records of a server.
 
-An objective limits a request's times; a load keeps it if at least a share of the requests is within the limits.
-Requests of one stretch slow each other, so the unit of the statistics is the stretch: stretches with other arrivals and
-requests run until the interval of the mean share is on one side of the required one.
+An objective limits a request's times; a load keeps it if at least a share of the requests is within
+the limits. Requests of one stretch slow each other, so the unit of the statistics is the stretch:
+stretches with other arrivals and requests run until the interval of the mean share is on one side
+of the required one.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from specbench.input import InputError
 from specbench.records.record import CaseRecord, LoadKind, TurnRecord
 from specbench.serving.scheduler import NEVER, QueueGrew
 
-# Stretches of a load after which it is decided, if it can be: one-sided quantiles of Student's t at 1.25 %, so that all
-# four looks together are wrong with at most 5 %.
+# Stretches of a load after which it is decided, if it can be: one-sided quantiles of Student's t at
+# 1.25 %, so that all four looks together are wrong with at most 5 %.
 LOOKS = {8: 2.841, 16: 2.49, 32: 2.356, 64: 2.296}
 LIMITS = ("ttft", "tpot", "itl")
 UNTRIED = -2  # the sign of a load that cannot be tried, nor can a larger one
@@ -27,9 +28,11 @@ UNTRIED = -2  # the sign of a load that cannot be tried, nor can a larger one
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Limits [s] of a request: to its first token, the mean of a later token, and the longest time between two bursts.
+    """Limits [s] of a request: to its first token, the mean of a later token, and the longest time
+    between two bursts.
 
-    share: of the requests, that are within them. NEVER = no limit. A request that does not end is not within.
+    share: of the requests, that are within them. NEVER = no limit. A request that does not end is
+    not within.
     """
 
     ttft: float = NEVER
@@ -49,8 +52,8 @@ class Objective:
         if not 0.5 <= self.share <= most:
             raise InputError(
                 f"load.slo.share={self.share:.9g}: expected a share of requests from 0.5 to"
-                f" {most:.9g}, as the {requests} requests of a load cannot show a larger one; a lower"
-                " share, or a larger load.block or suite"
+                f" {most:.9g}, as the {requests} requests of a load cannot show a larger one; a"
+                " lower share, or a larger load.block or suite"
             )
 
     @property
@@ -60,13 +63,18 @@ class Objective:
 
     def spell(self) -> str:
         """'ttft <= 0.5 s, itl <= 0.05 s for 0.99 of them'."""
-        limits = ", ".join(f"{name} <= {limit:g} s" for name in LIMITS if (limit := getattr(self, name)) < NEVER)
+        limits = ", ".join(
+            f"{name} <= {limit:g} s" for name in LIMITS if (limit := getattr(self, name)) < NEVER
+        )
         return f"{limits} for {self.share:.4g} of them"
 
     def describe(self, kind: str, places: int) -> str:
         """What is searched under a kind of load. places: concurrent requests of an open loop."""
         rate = f"requests a second, {kind}, at most {places} concurrently"
-        return f"the most {'concurrent requests' if kind == LoadKind.CLOSED else rate}, with {self.spell()}"
+        return (
+            f"the most {'concurrent requests' if kind == LoadKind.CLOSED else rate}, with"
+            f" {self.spell()}"
+        )
 
     def allows(self, first_s: float, token_s: float, gap_s: float) -> bool:
         """Whether a request with these times is within the limits."""
@@ -84,8 +92,8 @@ class Objective:
 class Verdict:
     """What the stretches of a load show of an objective.
 
-    sign: 1 = it holds with 95 % confidence, -1 = it fails, 0 = neither is known. share: of the requests, that are
-    within the limits, the mean of ``stretches``; low, high: its interval.
+    sign: 1 = it holds with 95 % confidence, -1 = it fails, 0 = neither is known. share: of the
+    requests, that are within the limits, the mean of ``stretches``; low, high: its interval.
     """
 
     sign: int
@@ -96,7 +104,8 @@ class Verdict:
 
 
 def judge(shares: Sequence[float], requests: float, least: float) -> Verdict | None:
-    """The verdict of the first of ``LOOKS`` that decides, or of the last one; None before the first.
+    """The verdict of the first of ``LOOKS`` that decides, or of the last one; None before the
+    first.
 
     Args:
         shares: (S,) of the requests of each stretch, those within the limits.
@@ -109,7 +118,8 @@ def judge(shares: Sequence[float], requests: float, least: float) -> Verdict | N
             break
         own = shares[:look]
         mean, deviation = float(np.mean(own)), float(np.std(own, ddof=1))
-        # A share of 1 in every stretch has no deviation: by the rule of three it may still be so much less.
+        # A share of 1 in every stretch has no deviation: by the rule of three it may still be so
+        # much less.
         spread = max(quantile * deviation / math.sqrt(look), 3 / (requests * look))
         sign = 1 if mean - spread >= least else -1 if mean + spread < least else 0
         found = Verdict(sign, mean, max(0.0, mean - spread), min(1.0, mean + spread), look)
@@ -118,7 +128,8 @@ def judge(shares: Sequence[float], requests: float, least: float) -> Verdict | N
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The requests of one method's records under one load. shares: (S,) within the limits, of each stretch.
+    """The requests of one method's records under one load. shares: (S,) within the limits, of each
+    stretch.
 
     requests: of a stretch, in the mean. given_up: whether the queue of a stretch only grew.
     """
@@ -131,7 +142,8 @@ class Kept:
     def of(cls, records: Iterable[CaseRecord], objective: Objective) -> Kept:
         """A failed case counts as one request that is not within the limits.
 
-        Of stretches with the same requests the first one counts: vanilla runs again with a method that joins a load.
+        Of stretches with the same requests the first one counts: vanilla runs again with a method
+        that joins a load.
         """
         blocks: defaultdict[tuple[int, int], list[CaseRecord]] = defaultdict(list)
         for record in records:
@@ -140,7 +152,11 @@ class Kept:
         for (turn, _), own in blocks.items():
             distinct.setdefault((turn, frozenset(record.case for record in own)), own)
         stretches = [
-            [kept for each in own for kept in ([False] if each.error else map(objective.keeps, each.turns))]
+            [
+                kept
+                for each in own
+                for kept in ([False] if each.error else map(objective.keeps, each.turns))
+            ]
             for own in distinct.values()
         ]
         given_up = any(QueueGrew.ended(each) for own in distinct.values() for each in own)
@@ -149,13 +165,18 @@ class Kept:
 
 
 def measure_capacity(records: Iterable[CaseRecord], places: int) -> float:
-    """[users/s] of a closed loop with all places taken, by Little's law: places over the mean stay; 0 if all failed.
+    """[users/s] of a closed loop with all places taken, by Little's law: places over the mean stay;
+    0 if all failed.
 
     It has four digits, as the rates of a search.
     """
     stays = []
     for record in records:
-        if record.error is None and (load := record.turns[-1].load) and (begin := record.turns[0].load):
+        if (
+            record.error is None
+            and (load := record.turns[-1].load)
+            and (begin := record.turns[0].load)
+        ):
             last = record.turns[-1]
             stays.append(load["arrival_s"] + load["queue_s"] + last.wall_s - begin["arrival_s"])
     return float(f"{places / max(float(np.mean(stays)), 1e-9):.4g}") if stays else 0.0
@@ -165,9 +186,10 @@ def measure_capacity(records: Iterable[CaseRecord], places: int) -> float:
 class Boundary:
     """The two loads between which an objective stops holding.
 
-    holds: the largest at which it holds with 95 % confidence, 0 = none. fails: the smallest at which it does not, with
-    95 % confidence; NEVER = none that was tried. saturated: the smallest above ``holds`` at which the queue only grows:
-    at least the capacity of a closed loop arrives, or a stretch was given up.
+    holds: the largest at which it holds with 95 % confidence, 0 = none. fails: the smallest at
+    which it does not, with 95 % confidence; NEVER = none that was tried. saturated: the smallest
+    above ``holds`` at which the queue only grows: at least the capacity of a closed loop arrives,
+    or a stretch was given up.
     """
 
     holds: float
@@ -180,9 +202,13 @@ class Boundary:
 
         signs: load -> the sign of its verdict. grows: loads with a stretch that was given up.
         """
-        holds = max((load for load, sign in signs.items() if sign > 0 and load < capacity), default=0.0)
+        holds = max(
+            (load for load, sign in signs.items() if sign > 0 and load < capacity), default=0.0
+        )
         failed = (load for load, sign in signs.items() if sign == -1)
-        fails, saturated = (min(load for load in (*own, capacity) if load > holds) for own in (failed, grows))
+        fails, saturated = (
+            min(load for load in (*own, capacity) if load > holds) for own in (failed, grows)
+        )
         return cls(holds, fails, saturated)
 
     def spell(self) -> str:
@@ -193,17 +219,21 @@ class Boundary:
         return f"{holds}{fails}{grows}"
 
 
-def find_boundary(start: float, least: float, most: float, narrow: float | None) -> Generator[float, int, None]:
-    """Searches the two loads of a ``Boundary``: yields the load to try, and is sent the sign of its verdict.
+def find_boundary(
+    start: float, least: float, most: float, narrow: float | None
+) -> Generator[float, int, None]:
+    """Searches the two loads of a ``Boundary``: yields the load to try, and is sent the sign of its
+    verdict.
 
-    It doubles or halves ``start`` until the objective changes, then bisects. Each load is yielded once. ``UNTRIED`` is
-    the sign of a load that cannot be tried.
+    It doubles or halves ``start`` until the objective changes, then bisects. Each load is yielded
+    once. ``UNTRIED`` is the sign of a load that cannot be tried.
 
     Args:
         start: the first load.
         least: the smallest load that is tried.
         most: the largest one.
-        narrow: neighbouring loads with a smaller ratio have none between them; None = loads are whole numbers.
+        narrow: neighbouring loads with a smaller ratio have none between them; None = loads are
+            whole numbers.
     """
     signs: dict[float, int] = {}
 

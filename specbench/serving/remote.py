@@ -1,9 +1,10 @@
-"""Concurrent requests to a server that is not ours, and their schedule: the server decides what shares a forward.
+"""Concurrent requests to a server that is not ours, and their schedule: the server decides what
+shares a forward.
 
-Arrivals, the ramp and the measured part are those of ``specbench.serving.scheduler``; a forward is a burst of
-tokens of one request here. Requests that are in flight when the last measured one ends are awaited before the next
-stretch begins; those of a stretch that is given up are cancelled. What raises in one request ends that request and no
-other.
+Arrivals, the ramp and the measured part are those of ``specbench.serving.scheduler``; a forward is
+a burst of tokens of one request here. Requests that are in flight when the last measured one ends
+are awaited before the next stretch begins; those of a stretch that is given up are cancelled. What
+raises in one request ends that request and no other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class RemoteServer:
     """Sends requests to the servers of their methods, and waits for the answers."""
 
     def __init__(self, eos: frozenset[int], tokens: int, watched: Remote | None = None) -> None:
-        """tokens: the capacity of a request, prompt and answer. watched: the method whose server is observed."""
+        """tokens: the capacity of a request, prompt and answer. watched: the method whose server is
+        observed.
+        """
         self._watched = watched
         self._eos, self._tokens = eos, tokens
         self._tasks: set[asyncio.Task[None]] = set()
@@ -52,7 +55,9 @@ class RemoteServer:
         """Return when a request has ended, or at this time."""
         left = None if until_s == float("inf") else max(0.0, until_s - self.now())
         if self._tasks:
-            _, self._tasks = await asyncio.wait(self._tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            _, self._tasks = await asyncio.wait(
+                self._tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
         else:
             await asyncio.sleep(left or 0.0)
 
@@ -94,8 +99,8 @@ class RemoteServer:
         room = self._tokens - len(prompt)
         if room < 1:
             raise CaseError(
-                f"prompt of {len(prompt)} tokens; expected fewer than the {self._tokens} that a request has room for"
-                " (leave the case out, or raise load.tokens or model.context)"
+                f"prompt of {len(prompt)} tokens; expected fewer than the {self._tokens} that a"
+                " request has room for (leave the case out, or raise load.tokens or model.context)"
             )
         limit = min(request.limit, room)
 
@@ -108,7 +113,9 @@ class RemoteServer:
         out = shared.transcript
         out.enter(settle(), self._eos, limit)
         if not out.ids:
-            raise CaseError(f"{type(method).__name__} emitted nothing; expected at least the prefill's token")
+            raise CaseError(
+                f"{type(method).__name__} emitted nothing; expected at least the prefill's token"
+            )
         out.end(self._eos, cut_short=limit < request.limit)
         self._fit(shared)
 
@@ -125,7 +132,9 @@ class RemoteServer:
         if reported == count:
             return
         ends = [count * (place + 1) // len(bursts) for place in range(len(bursts))]
-        shared.bursts = [(at, end - start) for (at, _), start, end in zip(bursts, [0, *ends], ends, strict=False)]
+        shared.bursts = [
+            (at, end - start) for (at, _), start, end in zip(bursts, [0, *ends], ends, strict=False)
+        ]
 
     def leave(self, shared: RemoteRequest) -> Question | None:
         """Return what the same user asks next, None for nothing."""
@@ -133,7 +142,10 @@ class RemoteServer:
 
 
 async def serve_remote(
-    server: RemoteServer, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
+    server: RemoteServer,
+    questions: Iterator[Any],
+    arrivals: Iterator[float] | None,
+    stretch: Stretch,
 ) -> Served:
     """Serve one stretch; see ``specbench.serving.scheduler.serve``."""
     watch = asyncio.create_task(server.watch())
@@ -158,7 +170,9 @@ class _RemoteService(Service):
             self._reading.clear()
             if self._gives_up():
                 break
-            await self._server.wait(self._next_s + (0.0 if self._free else self._stretch.patience_s))
+            await self._server.wait(
+                self._next_s + (0.0 if self._free else self._stretch.patience_s)
+            )
             ended = [visit for visit in self._decoding if visit.admitted.done]
             self._decoding = [visit for visit in self._decoding if not visit.admitted.done]
             for visit in ended:
@@ -169,7 +183,9 @@ class _RemoteService(Service):
 
 
 def _enter_bursts(served: Served) -> Served:
-    """The bursts of all requests in order, and how many requests were in flight at each; rows are not known."""
+    """The bursts of all requests in order, and how many requests were in flight at each; rows are
+    not known.
+    """
     begun = sorted(visit.begin_s for visit in served.visits)
     ended = sorted(visit.admitted.end_s for visit in served.visits)
     bursts = sorted(
@@ -179,7 +195,9 @@ def _enter_bursts(served: Served) -> Served:
     )
     for visit in served.visits:
         visit.forwards = []
-        visit.first_s = visit.admitted.bursts[0][0] if visit.admitted.bursts else visit.admitted.end_s
+        visit.first_s = (
+            visit.admitted.bursts[0][0] if visit.admitted.bursts else visit.admitted.end_s
+        )
     for at, number, place, tokens in bursts:
         if place:
             forwards = served.visits[number].forwards

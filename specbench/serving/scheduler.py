@@ -1,9 +1,10 @@
-"""The schedule of a server that serves several requests: admit, read prompts in chunks, one forward for all, repeat.
+"""The schedule of a server that serves several requests: admit, read prompts in chunks, one forward
+for all, repeat.
 
 It knows neither model nor clock: a ``Server`` has both. The
-latency of a request counts from its intended arrival. The first requests of a stretch (the ramp) are not measured;
-after the last measured one requests keep arriving until all that are measured have ended, so that nothing is
-measured while the server empties.
+latency of a request counts from its intended arrival. The first requests of a stretch (the ramp)
+are not measured; after the last measured one requests keep arriving until all that are measured
+have ended, so that nothing is measured while the server empties.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ NEVER = float("inf")
 
 
 class QueueGrew(Exception):
-    """An arrival waited for a place longer than the patience of its stretch; the requests that are left have no end."""
+    """An arrival waited for a place longer than the patience of its stretch; the requests that are
+    left have no end.
+    """
 
     @classmethod
     def ended(cls, record: CaseRecord) -> bool:
@@ -30,7 +33,8 @@ class QueueGrew(Exception):
 class Server(Protocol):
     """The interface of an engine that serves requests.
 
-    A request that is admitted has ``unread`` [tokens] of its prompt, and ``done``: it ended or failed.
+    A request that is admitted has ``unread`` [tokens] of its prompt, and ``done``: it ended or
+    failed.
     """
 
     def now(self) -> float:
@@ -40,21 +44,29 @@ class Server(Protocol):
         """Take a request in; nothing is computed."""
 
     def leave(self, admitted: Any) -> Any:
-        """Free the place of a request that ended. Returns what the same user asks next, None for nothing."""
+        """Free the place of a request that ended. Returns what the same user asks next, None for
+        nothing.
+        """
 
     def wait(self, until_s: float) -> None:
         """Let time pass while nothing can be computed."""
 
     def read(self, admitted: Any, tokens: int) -> float | None:
-        """Read this many tokens of the prompt. Returns when the first token of the answer came [s], None = not yet."""
+        """Read this many tokens of the prompt. Returns when the first token of the answer came [s],
+        None = not yet.
+        """
 
     def step(self, requests: Sequence[Any]) -> tuple[int, int, bool]:
-        """Run one forward for all; returns its rows, the tokens emitted, and whether a request ended or failed."""
+        """Run one forward for all; returns its rows, the tokens emitted, and whether a request
+        ended or failed.
+        """
 
 
 @dataclass(slots=True)
 class Visit:
-    """One request's stay. Times are in seconds since the start of the stretch, NEVER for what did not happen."""
+    """One request's stay. Times are in seconds since the start of the stretch, NEVER for what did
+    not happen.
+    """
 
     question: Any
     measured: bool
@@ -68,11 +80,13 @@ class Visit:
 
 @dataclass(slots=True)
 class Served:
-    """The record of a stretch. The lists have one entry per forward: when it ended [s], its requests, rows, tokens.
+    """The record of a stretch. The lists have one entry per forward: when it ended [s], its
+    requests, rows, tokens.
 
-    visits: all, in order of admission; those that were not measured may not have ended. gauges: readings of a remote
-    server, each with its time [s] and its figures by name. given_up: an arrival waited for longer than the stretch's
-    patience, so that measured ones may not have ended, or not have been admitted.
+    visits: all, in order of admission; those that were not measured may not have ended. gauges:
+    readings of a remote server, each with its time [s] and its figures by name. given_up: an
+    arrival waited for longer than the stretch's patience, so that measured ones may not have ended,
+    or not have been admitted.
     """
 
     visits: list[Visit] = field(default_factory=list)
@@ -90,23 +104,34 @@ class Served:
     def window(self) -> tuple[float, float]:
         """Return the first measured arrival and the last measured end [s]."""
         own = self.measured()
-        return min(visit.arrival_s for visit in own), max(visit.end_s for visit in own if visit.end_s < NEVER)
+        return min(visit.arrival_s for visit in own), max(
+            visit.end_s for visit in own if visit.end_s < NEVER
+        )
 
     def summary(self) -> StretchRecord:
         """The sums of the measured part."""
         begin, end = self.window()
         inside = [place for place, at in enumerate(self.ends_s) if begin < at <= end]
-        sums = [sum(values[place] for place in inside) for values in (self.emitted, self.requests, self.rows)]
+        sums = [
+            sum(values[place] for place in inside)
+            for values in (self.emitted, self.requests, self.rows)
+        ]
         first = sum(begin < visit.first_s <= end for visit in self.visits)
         record = StretchRecord(
-            seconds=end - begin, tokens=sums[0] + first, forwards=len(inside), requests=sums[1], rows=sums[2]
+            seconds=end - begin,
+            tokens=sums[0] + first,
+            forwards=len(inside),
+            requests=sums[1],
+            rows=sums[2],
         )
         readings: defaultdict[str, list[float]] = defaultdict(list)
         for at, figures in self.gauges:
             for name, value in figures.items() if begin <= at <= end else ():
                 readings[name].append(value)
         if readings:
-            record["gauges"] = {name: [sum(own) / len(own), max(own)] for name, own in readings.items()}
+            record["gauges"] = {
+                name: [sum(own) / len(own), max(own)] for name, own in readings.items()
+            }
         return record
 
 
@@ -117,22 +142,39 @@ class Stretch:
     places: int  # concurrent requests
     ramp: int  # first arrivals that are not measured
     measured: int  # arrivals after them, which are
-    chunk: int = 0  # [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, completely
-    patience_s: float = NEVER  # [s] that an arrival may wait for a place; after it the stretch is given up
+    # [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, completely
+    chunk: int = 0
+    # [s] that an arrival may wait for a place; after it the stretch is given up
+    patience_s: float = NEVER
 
 
-def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch) -> Served:
-    """One stretch. questions: without end. arrivals: [s] intended; None = as soon as a place is free (closed loop)."""
+def serve(
+    server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
+) -> Served:
+    """One stretch. questions: without end. arrivals: [s] intended; None = as soon as a place is
+    free (closed loop).
+    """
     return _Shared(server, questions, arrivals, stretch).run()
 
 
 class Service:
-    """One stretch on a server: which request is admitted when, when a place is free again, and when it is given up."""
+    """One stretch on a server: which request is admitted when, when a place is free again, and when
+    it is given up.
+    """
 
     def __init__(
-        self, server: Any, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
+        self,
+        server: Any,
+        questions: Iterator[Any],
+        arrivals: Iterator[float] | None,
+        stretch: Stretch,
     ) -> None:
-        self._server, self._questions, self._arrivals, self._stretch = server, questions, arrivals, stretch
+        self._server, self._questions, self._arrivals, self._stretch = (
+            server,
+            questions,
+            arrivals,
+            stretch,
+        )
         self._free = deque([server.now()] * stretch.places)  # since when each place is
         self._next_s = next(arrivals) if arrivals else NEVER
         self._came = 0
@@ -162,7 +204,9 @@ class Service:
                 return
             begun = self._came - self._stretch.ramp
             self._came += 1
-            self._enter(Visit(next(self._questions), 0 <= begun < self._stretch.measured, arrival_s))
+            self._enter(
+                Visit(next(self._questions), 0 <= begun < self._stretch.measured, arrival_s)
+            )
 
     def _enter(self, visit: Visit) -> None:
         visit.admitted = self._server.admit(visit.question)

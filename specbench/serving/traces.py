@@ -1,8 +1,8 @@
 """Arrivals as a server recorded them: a list of times, or a table of times and tokens.
 
-Of a table two things are used: when each request arrived, and the tokens of its answer. Prompts are those
-of the suite, since a table has none. Requests without an answer failed when they were recorded, and are
-left out.
+Of a table two things are used: when each request arrived, and the tokens of its answer. Prompts are
+those of the suite, since a table has none. Requests without an answer failed when they were
+recorded, and are left out.
 """
 
 from __future__ import annotations
@@ -31,29 +31,43 @@ _FIX = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedArrivals:
-    """times_s: [s] ascending, at least two of them apart. tokens: of each one's answer; empty if they are not known."""
+    """times_s: [s] ascending, at least two of them apart. tokens: of each one's answer; empty if
+    they are not known.
+    """
 
     times_s: tuple[float, ...]
     tokens: tuple[int, ...] = ()
 
     @property
     def rate(self) -> float:
-        """[requests/s] In the mean, if the record begins again one mean gap after its last arrival."""
+        """[requests/s] In the mean, if the record begins again one mean gap after its last
+        arrival.
+        """
         return (len(self.times_s) - 1) / (self.times_s[-1] - self.times_s[0])
 
     def repeat(self, first: int = 0, rate: float | None = None) -> Iterator[float]:
-        """[s] Arrivals without end from number ``first`` on, which is at 0; rate: the mean one, None = as recorded."""
-        count, begin, recorded = len(self.times_s), self.times_s[first % len(self.times_s)], self.rate
+        """[s] Arrivals without end from number ``first`` on, which is at 0; rate: the mean one,
+        None = as recorded.
+        """
+        count, begin, recorded = (
+            len(self.times_s),
+            self.times_s[first % len(self.times_s)],
+            self.rate,
+        )
         length = count / recorded
         for number in itertools.count(first % count):
             lap, place = divmod(number, count)
             yield (lap * length + self.times_s[place] - begin) * recorded / (rate or recorded)
 
     def count(self, first: int, seconds: float, rate: float) -> int:
-        """Those of ``repeat`` that arrive within so many seconds of number ``first``, which is one of them."""
+        """Those of ``repeat`` that arrive within so many seconds of number ``first``, which is one
+        of them.
+        """
         count, begin, recorded = len(self.times_s), self.times_s[0], self.rate
         place = first % count
-        laps, rest = divmod(self.times_s[place] - begin + seconds * rate / recorded, count / recorded)
+        laps, rest = divmod(
+            self.times_s[place] - begin + seconds * rate / recorded, count / recorded
+        )
         return int(laps) * count + bisect_left(self.times_s, begin + rest) - place
 
 
@@ -74,11 +88,14 @@ def _read(path: Path, _version: object) -> RecordedArrivals:
         rows = sorted(_read_rows(path), key=lambda row: row[0])
         found = RecordedArrivals(*zip(*rows, strict=True)) if rows else RecordedArrivals(())
     if len(found.times_s) < 2 or found.times_s[0] == found.times_s[-1]:
-        raise InputError(f"{what}{path}: has {len(found.times_s)} arrivals; {_FIX}, at least two of them apart")
+        raise InputError(
+            f"{what}{path}: has {len(found.times_s)} arrivals; {_FIX}, at least two of them apart"
+        )
     if not LEAST_RATE <= found.rate <= MOST_RATE:
         raise InputError(
-            f"{what}{path}: has {found.rate:.3g} arrivals a second in the mean, from {found.times_s[0]:g} to"
-            f" {found.times_s[-1]:g} s; {_FIX}, with {LEAST_RATE:g} to {MOST_RATE:g} a second"
+            f"{what}{path}: has {found.rate:.3g} arrivals a second in the mean, from"
+            f" {found.times_s[0]:g} to {found.times_s[-1]:g} s; {_FIX}, with {LEAST_RATE:g} to"
+            f" {MOST_RATE:g} a second"
         )
     return found
 
@@ -99,7 +116,8 @@ def _read_list(path: Path) -> tuple[float, ...]:
         times.append(_read_time(value, where))
         if times[-1] < times[place - 1]:
             raise InputError(
-                f"{where}: got {cut(repr(value))}, after {times[place - 1]:.15g}; expected ascending times"
+                f"{where}: got {cut(repr(value))}, after {times[place - 1]:.15g}; expected"
+                " ascending times"
             )
     return tuple(times)
 
@@ -113,18 +131,23 @@ def _read_rows(path: Path) -> Iterator[tuple[float, int]]:
         rows = filter(None, reader)
         header = next(rows, [])
         if header.count(TIME) != 1 or header.count(ANSWER) != 1:
-            raise InputError(f"{where}: has the columns {cut(', '.join(header)) or 'none'}; {_FIX}, each once")
+            raise InputError(
+                f"{where}: has the columns {cut(', '.join(header)) or 'none'}; {_FIX}, each once"
+            )
         for row in itertools.islice(rows, MOST_ARRIVALS):
             here = f"{where}, line {reader.line_num}"
-            if len(row) != len(header):  # such as a number with a comma: the values after it have other columns
+            # such as a number with a comma: the values after it have other columns
+            if len(row) != len(header):
                 raise InputError(
-                    f"{here}: has {len(row)} values under {len(header)} columns; expected as many values"
-                    " as columns, a number with a comma in quotes"
+                    f"{here}: has {len(row)} values under {len(header)} columns; expected as many"
+                    " values as columns, a number with a comma in quotes"
                 )
             time_s = _read_time(row[header.index(TIME)], f"{here}, column {TIME}")
             tokens = row[header.index(ANSWER)]
             if not (tokens.isdecimal() and len(tokens) < 10):
-                raise InputError(f"{here}, column {ANSWER}: got {cut(repr(tokens))}; expected a number of tokens")
+                raise InputError(
+                    f"{here}, column {ANSWER}: got {cut(repr(tokens))}; expected a number of tokens"
+                )
             if count := int(tokens):
                 yield time_s, count
     except csv.Error as error:

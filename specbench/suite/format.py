@@ -1,4 +1,6 @@
-"""A format of suites: how a file becomes rows, how a row becomes a case, and the forms of the prompt."""
+"""A format of suites: how a file becomes rows, how a row becomes a case, and the forms of the
+prompt.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ _GZIP_MAGIC = b"\x1f\x8b"
 class SourceRow:
     """One row of a suite's file or data set, before it is a case.
 
-    source: the file or data set. place: ``line 3`` of a file (blank lines count) or ``row 3`` of a table. index: from
-    0, within its part (blank lines do not count). part: the file or configuration of a source that has several, else
-    empty. fault: why the row cannot be read, '' for a valid row.
+    source: the file or data set. place: ``line 3`` of a file (blank lines count) or ``row 3`` of a
+    table. index: from 0, within its part (blank lines do not count). part: the file or
+    configuration of a source that has several, else empty. fault: why the row cannot be read, ''
+    for a valid row.
     """
 
     values: Mapping[str, object]
@@ -37,14 +40,18 @@ class SourceRow:
         return f"{self.source}, {self.place}"
 
     def text(self, key: str, expected: str) -> str:
-        """Returns the text under ``key`` unchanged. Raises InputError, with ``expected``, for anything else."""
+        """Returns the text under ``key`` unchanged. Raises InputError, with ``expected``, for
+        anything else.
+        """
         value = self.values.get(key)
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{self.where}: {self.got(key)}, expected {expected}.")
         return value
 
     def number(self, key: str, expected: str) -> int:
-        """Returns the whole number under ``key``. Raises InputError, with ``expected``, for anything else."""
+        """Returns the whole number under ``key``. Raises InputError, with ``expected``, for
+        anything else.
+        """
         value = self.values.get(key)
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"{self.where}: {self.got(key)}, expected {expected}.")
@@ -69,12 +76,20 @@ class SourceRow:
 
 def kind(value: object) -> str:
     """Returns the JSON word for a value's type."""
-    names = {dict: "object", list: "list", str: "string", bool: "true or false", int: "number", float: "number"}
+    names = {
+        dict: "object",
+        list: "list",
+        str: "string",
+        bool: "true or false",
+        int: "number",
+        float: "number",
+    }
     return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
 def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
-    """Reads the bytes of JSON lines, plain or gzipped. A line that is not a JSON object is a row with a fault.
+    """Reads the bytes of JSON lines, plain or gzipped. A line that is not a JSON object is a row
+    with a fault.
 
     path: the file; example: a valid line; both for errors.
     """
@@ -101,7 +116,8 @@ def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
 class HubTables:
     """One split of a data set on the Hugging Face hub.
 
-    tables: (configuration, its rows in order); the configuration's name is empty if the data set has only one.
+    tables: (configuration, its rows in order); the configuration's name is empty if the data set
+    has only one.
     """
 
     repo: str
@@ -112,7 +128,9 @@ class HubTables:
         return f"{self.repo} ({self.split}) on the hub"
 
     def rows(self) -> tuple[list[SourceRow], str]:
-        """Returns the rows of all tables and the SHA-256 of their JSON, which does not depend on the file format."""
+        """Returns the rows of all tables and the SHA-256 of their JSON, which does not depend on
+        the file format.
+        """
         rows: list[SourceRow] = []
         digest = hashlib.sha256()
         for config, table in self.tables:
@@ -125,9 +143,11 @@ class HubTables:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """The wording of a question. form: one of the format's, empty if it has none. prefix: worked examples.
+    """The wording of a question. form: one of the format's, empty if it has none. prefix: worked
+    examples.
 
-    fields: what a case needs -> the file's name of it (suite.fields). frame: the text around a prompt (suite.frame).
+    fields: what a case needs -> the file's name of it (suite.fields). frame: the text around a
+    prompt (suite.frame).
     """
 
     form: str = ""
@@ -143,13 +163,14 @@ Reader = Callable[[SourceRow, Wording], Case | None]
 class SuiteFormat:
     """The reader of one kind of suite file.
 
-    case: makes a case of a row, or None for a row outside the suite (another split); raises InputError.
-    key: the row's identifier, for errors. example: a valid line. holds: what ``suite.path`` must name.
-    forms: names of the ways to put a question, the default first; empty if turns are used as the file has them.
-    parse: (raw bytes, path, example) -> rows of one file. files: the files that a path names.
-    shot: makes a worked example of a row, for ``shot_form``; None if the format has none.
-    refuse: (rows, origin) -> why none of them can be run, '' if they can. own: accepts suite.fields and suite.frame.
-    tables: suffix of a file that is a table -> a valid one, for errors.
+    case: makes a case of a row, or None for a row outside the suite (another split); raises
+    InputError. key: the row's identifier, for errors. example: a valid line. holds: what
+    ``suite.path`` must name. forms: names of the ways to put a question, the default first; empty
+    if turns are used as the file has them. parse: (raw bytes, path, example) -> rows of one file.
+    files: the files that a path names. shot: makes a worked example of a row, for ``shot_form``;
+    None if the format has none. refuse: (rows, origin) -> why none of them can be run, '' if they
+    can. own: accepts suite.fields and suite.frame. tables: suffix of a file that is a table -> a
+    valid one, for errors.
     """
 
     case: Reader
@@ -166,20 +187,30 @@ class SuiteFormat:
     tables: Mapping[str, str] = field(default_factory=dict)
 
     def choose_form(self, name: str | None) -> str:
-        """Returns the form that ``suite.form`` names, by default the first. Raises InputError for an unknown one."""
+        """Returns the form that ``suite.form`` names, by default the first. Raises InputError for
+        an unknown one.
+        """
         if name is None:
             return self.forms[0] if self.forms else ""
         if name in self.forms:
             return name
         if not self.forms:
-            raise InputError(f"suite.form={name}: this suite's turns are taken as its file has them; leave it out.")
-        raise InputError(f"suite.form={name}: expected one of {', '.join(self.forms)}, or null for {self.forms[0]}.")
+            raise InputError(
+                f"suite.form={name}: this suite's turns are taken as its file has them; leave it"
+                " out."
+            )
+        raise InputError(
+            f"suite.form={name}: expected one of {', '.join(self.forms)}, or null for"
+            f" {self.forms[0]}."
+        )
 
-    def read_rows(self, place: Path | HubTables, key: str = "suite.path") -> tuple[list[SourceRow], str]:
+    def read_rows(
+        self, place: Path | HubTables, key: str = "suite.path"
+    ) -> tuple[list[SourceRow], str]:
         """Returns the rows of a suite, and the SHA-256 of the files' bytes on disk, concatenated.
 
-        key: the setting that named the place, for errors. Raises InputError for a file that is missing, a directory,
-        empty or malformed.
+        key: the setting that named the place, for errors. Raises InputError for a file that is
+        missing, a directory, empty or malformed.
         """
         if isinstance(place, HubTables):
             return place.rows()
@@ -189,20 +220,26 @@ class SuiteFormat:
         for path in self.files(place):
             raw = read_file(path, "Suite file ", fix)
             if not raw:
-                raise InputError(f"Suite file {path}: is empty; {fix} Expected {self.show_example(path)}")
+                raise InputError(
+                    f"Suite file {path}: is empty; {fix} Expected {self.show_example(path)}"
+                )
             digest.update(raw)
             rows += self.parse(raw, path, self.example)
-        sources: dict[str, set[str]] = {}  # part -> its files: data.csv and data.json are both the part "data"
+        # part -> its files: data.csv and data.json are both the part "data"
+        sources: dict[str, set[str]] = {}
         for row in rows:
             sources.setdefault(row.part, set()).add(row.source)
-        rows = [replace(row, part=Path(row.source).name) if len(sources[row.part]) > 1 else row for row in rows]
+        rows = [
+            replace(row, part=Path(row.source).name) if len(sources[row.part]) > 1 else row
+            for row in rows
+        ]
         return rows, digest.hexdigest()
 
     def cases(self, rows: Iterable[SourceRow], wording: Wording, origin: str) -> list[Case]:
         """Returns the cases of rows, in their order, without the rows outside the suite.
 
-        origin: the file or data set, for errors. Raises one InputError for all rows that are not a question of the
-        format or repeat the id of another, or if no question is left.
+        origin: the file or data set, for errors. Raises one InputError for all rows that are not a
+        question of the format or repeat the id of another, or if no question is left.
         """
         rows = list(rows)
         if refusal := self.refuse(rows, origin):
@@ -220,7 +257,10 @@ class SuiteFormat:
                 faults.append((row, row.fault))
             elif case and (other := row_of.get(case.id)):
                 there = other.place if other.source == row.source else other.where
-                fault = f"{row.where}: {self.key} {case.id} is on {there} already; every question needs its own."
+                fault = (
+                    f"{row.where}: {self.key} {case.id} is on {there} already; every question needs"
+                    " its own."
+                )
                 faults.append((row, fault))
             elif case:
                 row_of[case.id] = row
@@ -229,18 +269,27 @@ class SuiteFormat:
             raise InputError(_spell_faults(faults, origin, len(rows)))
         if not cases:
             raise InputError(
-                f"Suite file {origin} contains no questions of the suite, expected {self.show_example(Path(origin))}"
+                f"Suite file {origin} contains no questions of the suite, expected"
+                f" {self.show_example(Path(origin))}"
             )
         return cases
 
     def show_example(self, path: Path) -> str:
-        """Returns what a file of this name should have: a csv its header and a row, any other file a line."""
+        """Returns what a file of this name should have: a csv its header and a row, any other file
+        a line.
+        """
         table = self.tables.get(path.suffix)
-        return f"a header and rows such as\n{table}" if table else f"one question a line such as {self.example}."
+        return (
+            f"a header and rows such as\n{table}"
+            if table
+            else f"one question a line such as {self.example}."
+        )
 
 
 def _spell_faults(faults: Sequence[tuple[SourceRow, str]], origin: str, total: int) -> str:
-    """One text for all wrong rows: what is wrong with several is reported once, with the first of them."""
+    """One text for all wrong rows: what is wrong with several is reported once, with the first of
+    them.
+    """
     groups: dict[str, list[SourceRow]] = {}
     for row, fault in faults:
         groups.setdefault(fault.removeprefix(f"{row.where}: "), []).append(row)
@@ -254,6 +303,11 @@ def _spell_faults(faults: Sequence[tuple[SourceRow, str]], origin: str, total: i
     if len(groups) == 1:
         (text, rows), *_ = groups.items()
         return spell(text, rows, rows[0].where) if not text.startswith(rows[0].source) else text
-    shown = [spell(text, rows, rows[0].where.removeprefix(f"{origin}, ")) for text, rows in groups.items()]
+    shown = [
+        spell(text, rows, rows[0].where.removeprefix(f"{origin}, "))
+        for text, rows in groups.items()
+    ]
     more = [f"and {len(shown) - _MOST_FAULTS} more"] if len(shown) > _MOST_FAULTS else []
-    return "\n  ".join([f"Suite file {origin}: {len(faults)} rows are wrong:", *shown[:_MOST_FAULTS], *more])
+    return "\n  ".join(
+        [f"Suite file {origin}: {len(faults)} rows are wrong:", *shown[:_MOST_FAULTS], *more]
+    )

@@ -1,8 +1,10 @@
-"""The settings of a suite: the places of its questions, the form of the prompt, and the selected cases in their order.
+"""The settings of a suite: the places of its questions, the form of the prompt, and the selected
+cases in their order.
 
-Every narrowing keeps the order of the file and only the last step may shuffle, so two runs with the same selection
-and seed see the same cases in the same order on every machine. The seeds are strings given to ``random.Random``,
-which hashes them with SHA-512: one seed gives the sample and the shuffle independent streams.
+Every narrowing keeps the order of the file and only the last step may shuffle, so two runs with the
+same selection and seed see the same cases in the same order on every machine. The seeds are strings
+given to ``random.Random``, which hashes them with SHA-512: one seed gives the sample and the
+shuffle independent streams.
 """
 
 from __future__ import annotations
@@ -39,9 +41,17 @@ def bundled_file(name: str) -> Path:
     return Path(__file__).resolve().parents[1] / "assets" / name / "question.jsonl"
 
 
-_READ = when("suite.format", lambda run: run.suite.format != "trace", "a suite of questions, as suite=NAME")
-_FOUND = when("suite.path", lambda run: run.suite.path is None or run.suite.shots > 0, "suite.path=null")
-_SOUGHT = when("suite.name", lambda run: not is_bundled(run.suite), "a suite outside of the package, as suite=gsm8k")
+_READ = when(
+    "suite.format", lambda run: run.suite.format != "trace", "a suite of questions, as suite=NAME"
+)
+_FOUND = when(
+    "suite.path", lambda run: run.suite.path is None or run.suite.shots > 0, "suite.path=null"
+)
+_SOUGHT = when(
+    "suite.name",
+    lambda run: not is_bundled(run.suite),
+    "a suite outside of the package, as suite=gsm8k",
+)
 _SHOTS = when("suite.shots", lambda run: run.suite.shots > 0, "suite.shots=N")
 _SEEDED = when(
     "suite.order",
@@ -53,7 +63,9 @@ _PART = must(_is_part, "k/n with k from 1 to n, for example 1/2 for the first ha
 
 @dataclass
 class HubConfig:
-    """A hub data set: one ``file`` of its repository, or one ``split`` of each of its ``configs``."""
+    """A hub data set: one ``file`` of its repository, or one ``split`` of each of its
+    ``configs``.
+    """
 
     repo: str | None = None
     file: str | None = None
@@ -77,22 +89,23 @@ class FieldsConfig:
 class SuiteConfig:
     """Group ``suite`` of the configuration; conf/suite/ has an option for each benchmark.
 
-    name: for its default place and its warnings. path: its file or folder. relative: its place below
-    ``$SPECBENCH_DATA/suites``. home: where its authors publish the file, for the message if it is not found.
-    format: the reader, one of ``formats.FORMATS``; null = Spec-Bench's question file. form: how a question is put, null
-    = the format's first. fields: the names of a file of your own prompts. frame: the only turn, ``{NAME}`` the row's
-    field of that name.
+    name: for its default place and its warnings. path: its file or folder. relative: its place
+    below ``$SPECBENCH_DATA/suites``. home: where its authors publish the file, for the message if
+    it is not found. format: the reader, one of ``formats.FORMATS``; null = Spec-Bench's question
+    file. form: how a question is put, null = the format's first. fields: the names of a file of
+    your own prompts. frame: the only turn, ``{NAME}`` the row's field of that name.
 
-    shots: the number of worked examples before each question, drawn with shots_seed only, so another sample or order
-    leaves the prompts unchanged. shots_from: a file of the suite's format; null = ``train.jsonl`` next to the suite's
-    own file, then the train split of its data set on the hub. expected, sha256: of the official file; another number of
-    questions or hash is a warning.
+    shots: the number of worked examples before each question, drawn with shots_seed only, so
+    another sample or order leaves the prompts unchanged. shots_from: a file of the suite's format;
+    null = ``train.jsonl`` next to the suite's own file, then the train split of its data set on the
+    hub. expected, sha256: of the official file; another number of questions or hash is a warning.
 
-    ids, categories, limit, first, sample and part keep some of the cases, in this order; null keeps all.
-    categories: Spec-Bench tasks (``multi-turn``) or raw categories (``writing``). limit: the first N cases of each
-    category (of each task: ``writing`` and ``math`` share the N of ``multi-turn``). sample: N cases in all, drawn with
-    ``seed``, kept in the order of the file; all of them if there are fewer. part: ``k/n`` keeps every n-th case from
-    the k-th on: the n parts are disjoint, have equal shares of every category and together make the complete selection.
+    ids, categories, limit, first, sample and part keep some of the cases, in this order; null keeps
+    all. categories: Spec-Bench tasks (``multi-turn``) or raw categories (``writing``). limit: the
+    first N cases of each category (of each task: ``writing`` and ``math`` share the N of
+    ``multi-turn``). sample: N cases in all, drawn with ``seed``, kept in the order of the file; all
+    of them if there are fewer. part: ``k/n`` keeps every n-th case from the k-th on: the n parts
+    are disjoint, have equal shares of every category and together make the complete selection.
     order: ``file``, or ``shuffled`` with ``seed``.
     """
 
@@ -122,11 +135,13 @@ class SuiteConfig:
 
 
 _SHOWN = 8  # how many names of a long list an error shows
-_KEYS = ("ids", "categories", "limit", "first", "sample", "part")  # the narrowings, in the order they are applied
+# the narrowings, in the order they are applied
+_KEYS = ("ids", "categories", "limit", "first", "sample", "part")
 
 
 def select(cases: Sequence[Case], settings: SuiteConfig) -> tuple[Case, ...]:
-    """Keeps the cases that the settings name: by ids, categories, limit, first, sample and part in turn.
+    """Keeps the cases that the settings name: by ids, categories, limit, first, sample and part in
+    turn.
 
     Returns:
         The kept cases, in the order of the settings.
@@ -141,14 +156,23 @@ def select(cases: Sequence[Case], settings: SuiteConfig) -> tuple[Case, ...]:
         kept = [case for case in kept if case.id in wanted]
     if settings.categories is not None:
         raw = [case.subcategory for case in cases if case.subcategory]
-        _require_known("categories", settings.categories, [*(case.category for case in cases), *raw])
-        kept = [case for case in kept if not {case.category, case.subcategory}.isdisjoint(settings.categories)]
+        _require_known(
+            "categories", settings.categories, [*(case.category for case in cases), *raw]
+        )
+        kept = [
+            case
+            for case in kept
+            if not {case.category, case.subcategory}.isdisjoint(settings.categories)
+        ]
     if settings.limit is not None:
         kept = _first_of_each(kept, settings.limit)
     kept = kept[: settings.first]
     if settings.sample is not None:
         draw = random.Random(f"sample {settings.seed}")
-        kept = [kept[index] for index in sorted(draw.sample(range(len(kept)), min(settings.sample, len(kept))))]
+        kept = [
+            kept[index]
+            for index in sorted(draw.sample(range(len(kept)), min(settings.sample, len(kept))))
+        ]
     if settings.part is not None:
         start, step = map(int, settings.part.split("/"))
         kept = kept[start - 1 :: step]
@@ -180,7 +204,9 @@ def _require_known(key: str, wanted: Sequence[str], there: Sequence[str]) -> Non
     unknown = [name for name in wanted if name not in known]
     if not unknown:
         return
-    close = dict.fromkeys(match for name in unknown for match in get_close_matches(name, known, n=3))
+    close = dict.fromkeys(
+        match for name in unknown for match in get_close_matches(name, known, n=3)
+    )
     hint = f"; did you mean {', '.join(close)}?" if close else "."
     raise InputError(
         f"suite.{key}={_listed(wanted)}: the suite has no {_listed(unknown)}{hint} "
@@ -200,7 +226,10 @@ def _nothing_left(cases: Sequence[Case], settings: SuiteConfig) -> str:
     if not cases:
         return "The suite has no cases to select from: check the file that suite.path names."
     given = {key: value for key in _KEYS if (value := getattr(settings, key)) is not None}
-    keys = (f"suite.{key}={_listed(value) if isinstance(value, list) else value}" for key, value in given.items())
+    keys = (
+        f"suite.{key}={_listed(value) if isinstance(value, list) else value}"
+        for key, value in given.items()
+    )
     counts = Counter(case.category for case in cases)
     there = ", ".join(f"{category} ({count})" for category, count in counts.items())
     left = f"{', '.join(keys)} leaves no case of {len(cases)}"

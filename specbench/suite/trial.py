@@ -1,7 +1,9 @@
-"""The program that writes conversations by a chat template within limits of time and memory: it may be endless.
+"""The program that writes conversations by a chat template within limits of time and memory: it may
+be endless.
 
-It imports Jinja and nothing that is slow. Its environment is that of transformers: a template must do here what it does
-there. Its input is JSON: the template, conversations, and the names that the template sees.
+It imports Jinja and nothing that is slow. Its environment is that of transformers: a template must
+do here what it does there. Its input is JSON: the template, conversations, and the names that the
+template sees.
 """
 
 from __future__ import annotations
@@ -43,8 +45,13 @@ def write(template: Any, chats: list[Any], names: dict[str, Any]) -> list[str]:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, **{"ensure_ascii": False, **options})
-    environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+    environment.filters["tojson"] = lambda value, **options: json.dumps(
+        value, **{"ensure_ascii": False, **options}
+    )
+    environment.globals |= {
+        "raise_exception": refuse,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+    }
     compiled = environment.from_string(template)
     given = {"tools": None, "documents": None, "add_generation_prompt": True, **names}
     return [compiled.render(messages=chat, **given) for chat in chats]
@@ -56,10 +63,16 @@ def main() -> None:
     import jinja2.ext
     import jinja2.sandbox  # noqa: F401 (before the limits)
 
-    limits = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, LONGEST_CPU_S), (resource.RLIMIT_AS, MOST_BYTES))
+    limits = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, LONGEST_CPU_S),
+        (resource.RLIMIT_AS, MOST_BYTES),
+    )
     for kind, most in limits:
         hard = resource.getrlimit(kind)[1]  # the user's own, which may be lower
-        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        resource.setrlimit(
+            kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+        )
     try:
         sys.exit(TOO_MUCH if any(len(text) > MOST_TEXT for text in write(**given)) else 0)
     except MemoryError:

@@ -1,1 +1,3 @@
-"""Builders that the tests share: configurations and runs, models, engines with scripted drafters, and records."""
+"""Builders that the tests share: configurations and runs, models, engines with scripted drafters,
+and records.
+"""

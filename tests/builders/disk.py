@@ -1,7 +1,8 @@
-"""A disk with faults: each change that this process makes to the files below a folder can be struck by a fault.
+"""A disk with faults: each change that this process makes to the files below a folder can be struck
+by a fault.
 
-Changes are counted where Python hands them to the system. The buffers above them stay Python's own, so a file whose
-write fails keeps in its buffer what a real one would keep.
+Changes are counted where Python hands them to the system. The buffers above them stay Python's own,
+so a file whose write fails keeps in its buffer what a real one would keep.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BEFORE, HALF = "before", "half"  # places of a strike; HALF: after a half of the bytes that are written
+# places of a strike; HALF: after a half of the bytes that are written
+BEFORE, HALF = "before", "half"
 WRITE, SYNC, RENAME, LINK, REMOVE, CUT = "write", "sync", "rename", "link", "remove", "cut"
 BY_PATH = {  # function of os -> kind of change, place of the path among its arguments
     "rename": (RENAME, 1),
@@ -29,7 +31,9 @@ BY_NUMBER = {"fsync": SYNC, "ftruncate": CUT, "sendfile": WRITE, "write": WRITE,
 
 
 class Fault:
-    """A fault at one change, by its number. seen: the kinds of the changes so far, in their order."""
+    """A fault at one change, by its number. seen: the kinds of the changes so far, in their
+    order.
+    """
 
     def __init__(self, number: int, place: str) -> None:
         self.number, self.place, self.seen = number, place, list[str]()
@@ -110,7 +114,9 @@ class Disk:
 
         return watched
 
-    def open(self, file: Any, mode: str = "r", buffering: int = -1, *given: Any, **named: Any) -> Any:
+    def open(
+        self, file: Any, mode: str = "r", buffering: int = -1, *given: Any, **named: Any
+    ) -> Any:
         """``open``, with the buffers of Python above a file that is watched and written."""
         if not set(mode) & set("wax+") or not self.watches(file) or named.get("opener"):
             return self._open(file, mode, buffering, *given, **named)

@@ -1,4 +1,6 @@
-"""Engines around small models, the decoding of one request, and scripted drafters that attack the runtime."""
+"""Engines around small models, the decoding of one request, and scripted drafters that attack the
+runtime.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,32 @@ def eager_engine(model, eos=(), context: int = 512, max_nodes: int = 64) -> Eage
 
 
 def fast_engine(
-    model, buckets: Buckets | None = None, eos=(), context: int = 512, max_nodes: int = 64, **options
+    model,
+    buckets: Buckets | None = None,
+    eos=(),
+    context: int = 512,
+    max_nodes: int = 64,
+    **options,
 ) -> FastEngine:
     """A fast engine around ``model``; options: fields of ``FastOptions``."""
     return FastEngine(model, context, frozenset(eos), max_nodes, buckets, FastOptions(**options))
 
 
 def decode_one(
-    engine, method: Method, prompt, limit: int = COUNT, sampling: Sampling | None = None, seed: int = 0
+    engine,
+    method: Method,
+    prompt,
+    limit: int = COUNT,
+    sampling: Sampling | None = None,
+    seed: int = 0,
 ) -> Transcript:
     """The transcript of one request on a CPU."""
     return decode(engine, method, Request(list(prompt), limit, sampling, seed), Clock(CPU))
 
 
-def decode_script(engine, script, prompt, limit: int = COUNT, sampling: Sampling | None = None, seed: int = 0):
+def decode_script(
+    engine, script, prompt, limit: int = COUNT, sampling: Sampling | None = None, seed: int = 0
+):
     """The transcript of one request whose drafts ``script`` writes."""
     return decode_one(engine, Scripted(script), prompt, limit, sampling, seed)
 
@@ -70,7 +84,9 @@ def read_slots(engine, length: int) -> list[torch.Tensor]:
     """[(K, length, D) keys, values, ...] of the first slots, layer by layer."""
     if isinstance(engine, FastEngine):
         return [each[0] for each in engine.cache.read(length)]
-    return [each[0, :, :length] for layer in engine.cache.slots for each in (layer.keys, layer.values)]
+    return [
+        each[0, :, :length] for layer in engine.cache.slots for each in (layer.keys, layer.values)
+    ]
 
 
 def assert_same_rows(found, right, near: float = 1e-8) -> None:
@@ -81,12 +97,19 @@ def assert_same_rows(found, right, near: float = 1e-8) -> None:
     for layer, states in right.hidden.items():
         torch.testing.assert_close(found.hidden[layer], states, atol=near, rtol=near)
     if isinstance(right, Step):
-        assert (found.emitted, found.path, found.fed.tolist()) == (right.emitted, right.path, right.fed.tolist())
+        assert (found.emitted, found.path, found.fed.tolist()) == (
+            right.emitted,
+            right.path,
+            right.fed.tolist(),
+        )
 
 
 def draw_rows(rng: random.Random, right: list[int]) -> Draft:
     """Some rows from the root, one of them right for a while."""
-    rows = [[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6))] for _ in range(rng.randrange(1, 5))]
+    rows = [
+        [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6))]
+        for _ in range(rng.randrange(1, 5))
+    ]
     rows.insert(rng.randrange(len(rows) + 1), [*right[: rng.randrange(1, 6)]])
     tokens, parents = [], []
     for row in rows:
@@ -117,7 +140,9 @@ class Scripted(Method):
 
 
 def scripts(truth: list[int]) -> dict:
-    """Drafters by name; ``truth`` is what the target will emit (long enough to draft past the end)."""
+    """Drafters by name; ``truth`` is what the target will emit (long enough to draft past the
+    end).
+    """
 
     def upcoming(done, count):
         return truth[done : done + count]
@@ -133,7 +158,9 @@ def scripts(truth: list[int]) -> dict:
         return Draft.chain(upcoming(done, 6))
 
     def wide(context, done, rng):
-        """The true path hidden in a tree whose slots are not in path order; passengers below the root."""
+        """The true path hidden in a tree whose slots are not in path order; passengers below the
+        root.
+        """
         tokens, parents, last = [], [], -1
         for token in upcoming(done, rng.randrange(0, 5)):
             for _ in range(rng.randrange(0, 4)):

@@ -1,8 +1,10 @@
-"""Tensors labelled cuda:0 on a machine without a GPU: the CPU computes them, and a complete decode loop runs on them.
+"""Tensors labelled cuda:0 on a machine without a GPU: the CPU computes them, and a complete decode
+loop runs on them.
 
-An operation that mixes the CPU's tensors with labelled ones raises an error as on a GPU, and so does NumPy; every
-transfer between the two is counted. A labelled tensor contains the CPU's result, so ids are the same as in a run on the
-CPU. Random numbers are the CPU's too. Differences of a GPU's results, and its times, cannot be seen here.
+An operation that mixes the CPU's tensors with labelled ones raises an error as on a GPU, and so
+does NumPy; every transfer between the two is counted. A labelled tensor contains the CPU's result,
+so ids are the same as in a run on the CPU. Random numbers are the CPU's too. Differences of a GPU's
+results, and its times, cannot be seen here.
 """
 
 from __future__ import annotations
@@ -25,8 +27,19 @@ DEVICE = torch.device("cuda", 0)
 READ, UPLOAD = "read-back", "upload"
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 # Operations whose result, or its shape, is read by the host; multinomial tests its input twice.
-WAITING = {"nonzero": 1, "is_nonzero": 1, "equal": 1, "masked_select": 1, "argwhere": 1, "bincount": 1, "_unique2": 1,
-           "unique_dim": 1, "unique_consecutive": 1, "allclose": 1, "multinomial": 2}  # fmt: skip
+WAITING = {
+    "nonzero": 1,
+    "is_nonzero": 1,
+    "equal": 1,
+    "masked_select": 1,
+    "argwhere": 1,
+    "bincount": 1,
+    "_unique2": 1,
+    "unique_dim": 1,
+    "unique_consecutive": 1,
+    "allclose": 1,
+    "multinomial": 2,
+}
 # The first makes tensor(list) a visible copy; the second makes a moved module get new parameters.
 _SWITCHES = ((torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors),
              (torch.__future__.get_overwrite_module_params_on_conversion,
@@ -38,7 +51,9 @@ class DeviceMixError(RuntimeError):
 
 
 class Labelled(Tensor):
-    """A tensor that pretends to be on cuda:0. on_cpu: the CPU's tensor. counter: counts its transfers."""
+    """A tensor that pretends to be on cuda:0. on_cpu: the CPU's tensor. counter: counts its
+    transfers.
+    """
 
     on_cpu: Tensor
     counter: FakeCuda
@@ -47,7 +62,11 @@ class Labelled(Tensor):
     def __new__(cls, on_cpu: Tensor, counter: FakeCuda) -> Labelled:
         """Label a tensor on the CPU."""
         out: Labelled = Tensor._make_wrapper_subclass(
-            cls, on_cpu.size(), strides=on_cpu.stride(), storage_offset=on_cpu.storage_offset(), dtype=on_cpu.dtype
+            cls,
+            on_cpu.size(),
+            strides=on_cpu.stride(),
+            storage_offset=on_cpu.storage_offset(),
+            dtype=on_cpu.dtype,
         )
         out.on_cpu, out.counter = on_cpu, counter
         return out
@@ -60,12 +79,16 @@ class Labelled(Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """The device that Python sees. Torch's own code sees the CPU, as a build without CUDA has no other device."""
+        """The device that Python sees. Torch's own code sees the CPU, as a build without CUDA has
+        no other device.
+        """
         return DEVICE
 
     def numpy(self, *, force: bool = False) -> Any:
         """Raise, as on a GPU."""
-        raise DeviceMixError(f"NumPy cannot read {tuple(self.shape)} on {DEVICE}; expected a tensor on the CPU")
+        raise DeviceMixError(
+            f"NumPy cannot read {tuple(self.shape)} on {DEVICE}; expected a tensor on the CPU"
+        )
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         return self.numpy()
@@ -100,11 +123,12 @@ for _name in ("item", "tolist", "__bool__", "__int__", "__float__", "__index__")
 
 
 class FakeCuda(TorchDispatchMode):
-    """A mode in which ``device="cuda"`` labels tensors; a call that a graph would record runs, and must not transfer.
+    """A mode in which ``device="cuda"`` labels tensors; a call that a graph would record runs, and
+    must not transfer.
 
-    blocking, free: transfers by kind, which wait for the device, and from pinned memory, which do not wait.
-    launched: operations on the device without views, and calls that a graph would record, one each.
-    recorded: those calls, by their owner and key. Preparing one only enters it.
+    blocking, free: transfers by kind, which wait for the device, and from pinned memory, which do
+    not wait. launched: operations on the device without views, and calls that a graph would record,
+    one each. recorded: those calls, by their owner and key. Preparing one only enters it.
     """
 
     def __init__(self) -> None:
@@ -118,13 +142,21 @@ class FakeCuda(TorchDispatchMode):
         self._patches = contextlib.ExitStack()
 
     def __enter__(self) -> FakeCuda:
-        event = SimpleNamespace(record=lambda *_: None, elapsed_time=lambda _: 0.0)  # no time passes
+        # no time passes
+        event = SimpleNamespace(record=lambda *_: None, elapsed_time=lambda _: 0.0)
         stream = SimpleNamespace(record_event=lambda event: event)
         # Memory for any model of a test; before Hopper, so that no kernel begins early.
-        properties = SimpleNamespace(total_memory=1 << 40, multi_processor_count=2, major=8, minor=0)
-        stubs: dict[str, Any] = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
-                 "get_device_properties": lambda *_: properties, "current_stream": lambda *_: stream,
-                 "Event": lambda **_: event}  # fmt: skip
+        properties = SimpleNamespace(
+            total_memory=1 << 40, multi_processor_count=2, major=8, minor=0
+        )
+        stubs: dict[str, Any] = {
+            "_lazy_init": lambda: None,
+            "device_count": lambda: 1,
+            "synchronize": lambda *_: None,
+            "get_device_properties": lambda *_: properties,
+            "current_stream": lambda *_: stream,
+            "Event": lambda **_: event,
+        }
 
         def run(graphs: Graphs, key: Any, call: Callable[[], Any]) -> Any:
             self.launched += 1
@@ -178,10 +210,16 @@ class FakeCuda(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+        given = (
+            dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+        )
         name = func._schema.name.removeprefix("aten::")
         if name in ("pin_memory", "_pin_memory") or given.get("pin_memory"):
-            host = given["self"].clone() if "self" in given else func(*args, **{**kwargs, "pin_memory": False})
+            host = (
+                given["self"].clone()
+                if "self" in given
+                else func(*args, **{**kwargs, "pin_memory": False})
+            )
             return self._pinned.setdefault(host.untyped_storage().data_ptr(), host)
         tensors = list[Tensor]()
         _replace((*args, *kwargs.values()), Tensor, tensors.append)
@@ -192,8 +230,12 @@ class FakeCuda(TorchDispatchMode):
         if name in ("to", "_to_copy"):
             there = given["other"].device if "other" in given else device
             if there is not None and (there.type == "cuda") != bool(labelled):
-                return self._copy(given["self"], given.get("dtype"), given.get("non_blocking"), "to()")
-        elif name == "copy_" and isinstance(given["self"], Labelled) != isinstance(given["src"], Labelled):
+                return self._copy(
+                    given["self"], given.get("dtype"), given.get("non_blocking"), "to()"
+                )
+        elif name == "copy_" and isinstance(given["self"], Labelled) != isinstance(
+            given["src"], Labelled
+        ):
             return self._copy(given["src"], given["self"], given.get("non_blocking"), "copy_()")
         elif labelled:
             self._check(func, given, name, tensors)
@@ -208,7 +250,11 @@ class FakeCuda(TorchDispatchMode):
         out = func(*_replace(args, Labelled, _on_cpu), **on_cpu)
         self.launched += not (self._captured or func.is_view)
         return _replace(
-            out, Tensor, lambda on_cpu: labelled[id(on_cpu)] if id(on_cpu) in labelled else Labelled(on_cpu, self)
+            out,
+            Tensor,
+            lambda on_cpu: (
+                labelled[id(on_cpu)] if id(on_cpu) in labelled else Labelled(on_cpu, self)
+            ),
         )
 
     def _copy(self, source: Any, target: Any, non_blocking: Any, what: str) -> Any:
@@ -232,13 +278,21 @@ class FakeCuda(TorchDispatchMode):
         return Labelled(copy, self) if up else copy
 
     def _check(self, func: Any, given: dict[str, Any], name: str, tensors: list[Tensor]) -> None:
-        """Raise if devices mix; count transfers that wait. A CPU tensor without dimensions counts as a number."""
-        indices = [each for each in given.get("indices") or () if each is not None] if name in INDEXING else []
+        """Raise if devices mix; count transfers that wait. A CPU tensor without dimensions counts
+        as a number.
+        """
+        indices = (
+            [each for each in given.get("indices") or () if each is not None]
+            if name in INDEXING
+            else []
+        )
         for each in tensors:
             if isinstance(each, Labelled) or each.dim() == 0:
                 continue
             if not any(each is index for index in indices):
-                raise DeviceMixError(f"{func} has {tuple(each.shape)} on the CPU among tensors on {DEVICE}")
+                raise DeviceMixError(
+                    f"{func} has {tuple(each.shape)} on the CPU among tensors on {DEVICE}"
+                )
             self.count(UPLOAD, True, func)
         for each in indices:
             if each.dtype == torch.bool:

@@ -11,10 +11,21 @@ MEASURED = Profile(
     engine="eager",
     dtype="float32",
     kind="measured",
-    surface=Grid(np.array([1.0, 4.0, 8.0]), np.array([100.0, 500.0]), _MS, 0.1 * _MS, np.full((2, 3), 0.01)),
+    surface=Grid(
+        np.array([1.0, 4.0, 8.0]), np.array([100.0, 500.0]), _MS, 0.1 * _MS, np.full((2, 3), 0.01)
+    ),
     date="2026-01-02",
     rounds=11,
     control=(1.01, 0.99),
     ceilings=Ceilings(40.0, 38.0, 100.0),
 )
-FIT = Profile("H", "big", "served", "bfloat16", "published", Fit(5.0, 20.0, 0.5, 1.0), "2026", source="a paper")
+FIT = Profile(
+    "H",
+    "big",
+    "served",
+    "bfloat16",
+    "published",
+    Fit(5.0, 20.0, 0.5, 1.0),
+    "2026",
+    source="a paper",
+)

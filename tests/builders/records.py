@@ -31,9 +31,13 @@ def turn(accept: list[int], proposed: list[int] | None = None, **changes: Any) -
     return TurnRecord(**values)
 
 
-def record(method: str, case: str, turns: list[TurnRecord], category: str = "qa", **changes: Any) -> CaseRecord:
+def record(
+    method: str, case: str, turns: list[TurnRecord], category: str = "qa", **changes: Any
+) -> CaseRecord:
     values = {"round": 0, "block": 0, "position": 0, "status": "ok", "lossless": EQUAL} | changes
-    return CaseRecord(case=case, category=category, subcategory=category, method=method, turns=turns, **values)
+    return CaseRecord(
+        case=case, category=category, subcategory=category, method=method, turns=turns, **values
+    )
 
 
 def failed(method: str, case: str, category: str = "qa", **changes: Any) -> CaseRecord:
@@ -50,5 +54,8 @@ def write_json_lines(path: Path, rows: Iterable[object]) -> Path:
 def write_chat(path: Path, conversations: Iterable[tuple[str, str]]) -> Path:
     """Write a chat log of one question and one answer a line and return the path."""
     roles = ("user", "assistant")
-    logs = ([{"role": role, "content": text} for role, text in zip(roles, pair, strict=True)] for pair in conversations)
+    logs = (
+        [{"role": role, "content": text} for role, text in zip(roles, pair, strict=True)]
+        for pair in conversations
+    )
     return write_json_lines(path, ({"messages": messages} for messages in logs))

@@ -25,12 +25,16 @@ def tried(records: list[CaseRecord]) -> MethodTrials:
     return found.of(next(iter(found.methods), ""))
 
 
-def found_in(records: list[CaseRecord], manifest: dict[str, Any], *profiles: Profile, name: str = "r") -> Findings:
+def found_in(
+    records: list[CaseRecord], manifest: dict[str, Any], *profiles: Profile, name: str = "r"
+) -> Findings:
     """The findings of one run, which no directory holds."""
     return gather([Run(Path(name), manifest, records)], profiles or None)
 
 
-def rows_of(records: list[CaseRecord], manifest: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+def rows_of(
+    records: list[CaseRecord], manifest: dict[str, Any]
+) -> dict[tuple[str, str], dict[str, Any]]:
     """(category, method) -> row of the summary of one run."""
     frame = found_in(records, manifest).summary
     assert tuple(frame.columns) == COLUMNS

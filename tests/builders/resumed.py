@@ -1,4 +1,6 @@
-"""Runs that tests stop, resume, change and compare: a small replayed trace, and records without their times."""
+"""Runs that tests stop, resume, change and compare: a small replayed trace, and records without
+their times.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from specbench.records.store import MANIFEST, RECORDS
 
 
 def replay_of(folder: Path, cases: int) -> tuple[str, ...]:
-    """Settings of a replay of so many conversations, which are written into ``folder``; no model is loaded."""
+    """Settings of a replay of so many conversations, which are written into ``folder``; no model is
+    loaded.
+    """
     return replay_settings(folder / "t.jsonl", repeating_lines(cases))
 
 
@@ -43,6 +47,9 @@ def counted(directory: Path) -> list[dict[str, Any]]:
 
 def timeless(record: CaseRecord) -> tuple:
     """Everything of a record that a repeated run must reproduce."""
-    turns = [(turn.ids, turn.accept, turn.proposed, turn.fed, turn.finish, turn.sources) for turn in record.turns]
+    turns = [
+        (turn.ids, turn.accept, turn.proposed, turn.fed, turn.finish, turn.sources)
+        for turn in record.turns
+    ]
     place = (record.case, record.method, record.round, record.block, record.position)
     return (*place, record.status, turns, record.lossless)

@@ -1,4 +1,6 @@
-"""Configurations, jobs and runs in a test, as the command line makes them, and commands that run in this process."""
+"""Configurations, jobs and runs in a test, as the command line makes them, and commands that run in
+this process.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def method_names() -> tuple[str, ...]:
 
 
 def one_of_each_class() -> list[str]:
-    """The first method of each class, for comparisons of engines, which do not depend on a method's parameters."""
+    """The first method of each class, for comparisons of engines, which do not depend on a method's
+    parameters.
+    """
     first: dict[type, str] = {}
     for name in method_names():
         first.setdefault(type(entry_of(name).method), name)
@@ -57,7 +61,9 @@ def settings_of(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _settings() -> dict[str, dict[str, Any]]:
-    """The settings of all methods, composed once: a method's settings do not depend on the other methods."""
+    """The settings of all methods, composed once: a method's settings do not depend on the other
+    methods.
+    """
     return composition.plain_values(composed(f"method=[{','.join(method_names())}]"))["method"]
 
 
@@ -71,9 +77,11 @@ class Stopped(Exception):
 
 
 def watch_job(folder: Path, *overrides: str, stop_after: int | None = None) -> list[list[int]]:
-    """Execute ``specbench OVERRIDES`` without a report; returns the blocks of each call of the observer.
+    """Execute ``specbench OVERRIDES`` without a report; returns the blocks of each call of the
+    observer.
 
-    stop_after: raise in the observer after so many blocks, those of an earlier process included, as an interruption.
+    stop_after: raise in the observer after so many blocks, those of an earlier process included, as
+    an interruption.
     """
     seen: list[list[int]] = []
 
@@ -101,7 +109,11 @@ def by_case(records: Iterable[CaseRecord]) -> dict[tuple[str, str], CaseRecord]:
 
 def replay_settings(path: Path, lines: Iterable[object]) -> tuple[str, ...]:
     """The settings that replay these lines of a trace, which are written to ``path``."""
-    return "model=replay", f"model.trace={write_json_lines(path, lines)}", "model.tokenizer=bundled:tiny"
+    return (
+        "model=replay",
+        f"model.trace={write_json_lines(path, lines)}",
+        "model.tokenizer=bundled:tiny",
+    )
 
 
 def repeating_lines(cases: int) -> list[dict[str, Any]]:
@@ -110,7 +122,12 @@ def repeating_lines(cases: int) -> list[dict[str, Any]]:
         {
             "case": str(case),
             "category": "ab"[case % 2],
-            "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": [5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case)}],
+            "turns": [
+                {
+                    "prompt_ids": [1, 5, 6, 7 + case],
+                    "ids": [5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case),
+                }
+            ],
         }
         for case in range(cases)
     ]

@@ -1,4 +1,6 @@
-"""A server on a simulated clock, run by the schedule of an engine: answers are known, forwards have a known time."""
+"""A server on a simulated clock, run by the schedule of an engine: answers are known, forwards have
+a known time.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Asked:
 
 
 class SimulatedServer:
-    """A ``specbench.serving.scheduler.Server`` of ``Answer``s. forward_s: [s] of a forward of so many rows."""
+    """A ``specbench.serving.scheduler.Server`` of ``Answer``s. forward_s: [s] of a forward of so
+    many rows.
+    """
 
     def __init__(self, forward_s: Callable[[int], float]) -> None:
         self._forward_s, self._now_s = forward_s, 0.0
@@ -85,16 +89,22 @@ def waits_of(served: Served) -> np.ndarray:
 
 
 def _waits_at_most(limit_s: float, rate: float) -> float:
-    """M/D/1: P(W <= t) = (1 - rho) sum over k <= t / D of e^u (-u)^k / k!, u = rate (t - k D). Erlang (1909)."""
+    """M/D/1: P(W <= t) = (1 - rho) sum over k <= t / D of e^u (-u)^k / k!, u = rate (t - k D).
+    Erlang (1909).
+    """
     steps = (rate * (limit_s - k * SERVICE_S) for k in range(int(limit_s / SERVICE_S + 1e-9) + 1))
     terms = (math.exp(u) * (-u) ** k / math.factorial(k) for k, u in enumerate(steps))
     return (1 - rate * SERVICE_S) * sum(terms)
 
 
 def largest_rate(ttft_s: float, share: float) -> float:
-    """The rate at which this share has its first token within the limit, the wait and one service, in M/D/1."""
+    """The rate at which this share has its first token within the limit, the wait and one service,
+    in M/D/1.
+    """
     low, high = 1e-3, 1 / SERVICE_S
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _waits_at_most(ttft_s - SERVICE_S, middle) >= share else (low, middle)
+        low, high = (
+            (middle, high) if _waits_at_most(ttft_s - SERVICE_S, middle) >= share else (low, middle)
+        )
     return low

@@ -1,4 +1,6 @@
-"""Block verification, by enumeration: the exact law, the gain over the ratio test, and variants that lose the law."""
+"""Block verification, by enumeration: the exact law, the gain over the ratio test, and variants
+that lose the law.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ from specbench.decode.walk import BlockTest
 from specbench.types import ROOT
 
 
-def found_law(target: Tensor, drawn: Tensor, parents: Sequence[int], replace: bool = True) -> tuple[Tensor, float]:
-    """(V, V, ..., V) the law of the next tokens, as many as the deepest path and one; mean length accepted."""
+def found_law(
+    target: Tensor, drawn: Tensor, parents: Sequence[int], replace: bool = True
+) -> tuple[Tensor, float]:
+    """(V, V, ..., V) the law of the next tokens, as many as the deepest path and one; mean length
+    accepted.
+    """
     length = 4
     law, mean = torch.zeros((VOCAB,) * length, dtype=torch.float64), 0.0
     for probability, tokens, stated in drafts(drawn, parents, replace):
@@ -39,7 +45,9 @@ def found_law(target: Tensor, drawn: Tensor, parents: Sequence[int], replace: bo
 def test_the_law_is_the_targets(parents, replace):
     for seed in range(2):
         target, drawn = laws(seed)
-        assert torch.allclose(found_law(target, drawn, parents, replace)[0], wanted_law(target), rtol=0, atol=1e-12)
+        assert torch.allclose(
+            found_law(target, drawn, parents, replace)[0], wanted_law(target), rtol=0, atol=1e-12
+        )
 
 
 def test_a_drafter_that_is_the_target_is_always_accepted():
@@ -62,7 +70,8 @@ def test_a_chain_is_never_accepted_less_than_token_by_token(seed):
         token_by_token += probability * float(np.cumprod(ratios).sum())
     mean = found_law(target, drawn, CHAIN)[1]
     assert mean >= token_by_token - 1e-12
-    assert mean > token_by_token + 1e-4 or seed > 3  # and usually more; sharp laws leave less to gain
+    # and usually more; sharp laws leave less to gain
+    assert mean > token_by_token + 1e-4 or seed > 3
 
 
 @pytest.mark.parametrize("wrong", ["weight", "residual"])
@@ -71,7 +80,9 @@ def test_variants_that_lose_the_law_fail(wrong, monkeypatch):
     if wrong == "residual":  # of the distribution, not of its share
 
         def residuals(scaled, drawn, distribution, untried):
-            return whole(scaled / scaled.sum(-1, keepdim=True).clamp(min=1e-9), drawn, distribution, untried)
+            return whole(
+                scaled / scaled.sum(-1, keepdim=True).clamp(min=1e-9), drawn, distribution, untried
+            )
 
         monkeypatch.setattr(walk, "residuals", residuals)
     else:  # a node keeps its weight when a child is rejected
@@ -81,20 +92,27 @@ def test_variants_that_lose_the_law_fail(wrong, monkeypatch):
                 weights, left = super().weigh(distributions, tokens, probs)
                 ratios = [
                     float(distributions[parent + 1, token] / probs[node, token])
-                    for node, (parent, token) in enumerate(zip(self._parents, tokens.tolist(), strict=True))
+                    for node, (parent, token) in enumerate(
+                        zip(self._parents, tokens.tolist(), strict=True)
+                    )
                 ]
                 for node, ratio in enumerate(ratios):
                     weights[node + 1] = min(1.0, float(weights[self._parents[node] + 1]) * ratio)
                 return weights, left
 
         monkeypatch.setitem(globals(), "BlockTest", Kept)
-    differences = [(found_law(*pair, CHAIN)[0] - wanted_law(pair[0])).abs().max() for pair in map(laws, range(4))]
+    differences = [
+        (found_law(*pair, CHAIN)[0] - wanted_law(pair[0])).abs().max()
+        for pair in map(laws, range(4))
+    ]
     assert max(differences) > 1e-4
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_path_is_followed_as_its_weights_say(seed):
-    """Trees with passengers: judged, then followed, as an independent traversal with the same numbers."""
+    """Trees with passengers: judged, then followed, as an independent traversal with the same
+    numbers.
+    """
     random, torch_random = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     count = int(random.integers(0, 12))
     parents = [int(random.integers(-1, node)) for node in range(count)]
@@ -106,22 +124,31 @@ def test_a_path_is_followed_as_its_weights_say(seed):
     uniforms = [Uniforms(np.random.default_rng(seed)) for _ in range(2)]
     for _ in range(3):
         test = BlockTest(parents, passenger, rows)
-        judged = test.compute(target, torch.tensor(tokens, dtype=torch.long), stated, uniforms[0]).tolist()
+        judged = test.compute(
+            target, torch.tensor(tokens, dtype=torch.long), stated, uniforms[0]
+        ).tolist()
         found = test.follow(judged, uniforms[0])
         assert found == traverse(target, tokens, parents, passenger, stated, uniforms[1])
         assert uniforms[0].used == uniforms[1].used
 
 
 def traverse(target, tokens, parents, passenger, stated, uniforms):
-    """Traversal verification as its paper has it: the first chain to a leaf, its last node tested, then taken away."""
-    children = {place: [n for n, p in enumerate(parents) if p == place and not passenger[n]] for place in range(-1, 99)}
+    """Traversal verification as its paper has it: the first chain to a leaf, its last node tested,
+    then taken away.
+    """
+    children = {
+        place: [n for n, p in enumerate(parents) if p == place and not passenger[n]]
+        for place in range(-1, 99)
+    }
     now = {place: target[place + 1].double() for place in range(-1, len(target) - 1)}
     weight = {ROOT: 1.0}
     while True:
         path = [ROOT]
         while children[path[-1]]:
             node, above = children[path[-1]][0], path[-1]
-            share = weight[above] * float(now[above][tokens[node]] / stated[node].double()[tokens[node]])
+            share = weight[above] * float(
+                now[above][tokens[node]] / stated[node].double()[tokens[node]]
+            )
             weight.setdefault(node, min(1.0, share))
             path.append(node)
         leaf = path[-1]

@@ -1,4 +1,6 @@
-"""Budgets of requests that share a forward: what is kept of drafts, and what the controller chooses."""
+"""Budgets of requests that share a forward: what is kept of drafts, and what the controller
+chooses.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specbench.decode.budgets import LEVELS, Controller, EqualBudget, chances_of, cut_draft, keep_likeliest
+from specbench.decode.budgets import (
+    LEVELS,
+    Controller,
+    EqualBudget,
+    chances_of,
+    cut_draft,
+    keep_likeliest,
+)
 from specbench.decode.together import SharedRequest, find_drafter
 from specbench.types import Draft, Step
 
@@ -47,7 +56,8 @@ def choose_nodes(control, load: int, steps: int, cost, tokens) -> list[int]:
 @pytest.mark.parametrize(
     ("cost", "gain", "best"),
     [
-        ((1.0, 1.1, 1.3, 2.0, 4.0), (1.0, 1.5, 2.0, 2.1, 2.1), 8),  # a machine with room: more nodes pay, to a point
+        # a machine with room: more nodes pay, to a point
+        ((1.0, 1.1, 1.3, 2.0, 4.0), (1.0, 1.5, 2.0, 2.1, 2.1), 8),
         ((1.0, 2.0, 4.0, 9.0, 20.0), (1.0, 1.5, 2.0, 2.1, 2.1), 0),  # a full one: none does
         ((1.0, 1.0, 1.0, 1.0, 1.0), (1.0, 1.01, 1.01, 1.01, 1.01), 0),  # no gain beyond the margin
     ],
@@ -57,7 +67,11 @@ def test_the_controller_finds_the_budget_that_pays_and_trying_costs_little(cost,
         return LEVELS.index(nodes if nodes != 256 else None)
 
     chosen = choose_nodes(
-        Controller(), 8, 2000, lambda _, nodes: 100 * cost[level(nodes)], lambda nodes: round(800 * gain[level(nodes)])
+        Controller(),
+        8,
+        2000,
+        lambda _, nodes: 100 * cost[level(nodes)],
+        lambda nodes: round(800 * gain[level(nodes)]),
     )
     assert chosen[-500:].count(best) > 470
     emitted, seconds = (sum(each[level(nodes)] for nodes in chosen) for each in (gain, cost))
@@ -66,7 +80,9 @@ def test_the_controller_finds_the_budget_that_pays_and_trying_costs_little(cost,
 
 @pytest.mark.parametrize("slow", [1, 5])
 def test_plain_steps_that_were_slow_for_a_while_do_not_keep_drafting_on(slow):
-    """Drafting is 10 % slower than not to; another process took the machine when plain steps were first tried."""
+    """Drafting is 10 % slower than not to; another process took the machine when plain steps were
+    first tried.
+    """
 
     def cost(step, nodes):
         return 2.2 if nodes else 1.0 * (slow if step < 8 else 1)
@@ -79,15 +95,23 @@ def test_the_controller_learns_each_load_for_itself():
     control = Controller()
     for load, cost in ((1, 0.0), (64, 1.0)):
         chosen = choose_nodes(
-            control, load, 300, lambda _, nodes, cost=cost: 1.0 + cost * nodes, lambda nodes: 1 + min(nodes, 2)
+            control,
+            load,
+            300,
+            lambda _, nodes, cost=cost: 1.0 + cost * nodes,
+            lambda nodes: 1 + min(nodes, 2),
         )
         assert [nodes > 0 for nodes in chosen[-100:]].count(cost == 0.0) > 90
 
 
 def test_steps_left_out_are_observed_as_one_with_all_hidden_states():
-    """A head continues the hidden state of every token, so their rows are those of an accepted chain."""
+    """A head continues the hidden state of every token, so their rows are those of an accepted
+    chain.
+    """
     seen = []
-    drafter = SimpleNamespace(propose=lambda context, budget: seen.append((context, budget)), observe=seen.append)
+    drafter = SimpleNamespace(
+        propose=lambda context, budget: seen.append((context, budget)), observe=seen.append
+    )
     rows = torch.arange(6.0).view(3, 1, 2)
     missed = [(Step(7 + at, (8 + at,), (), done=False), {4: rows[at]}) for at in range(3)]
     shared = SharedRequest(None, drafter=drafter, context=[1, 7, 8, 9, 10], missed=missed)
@@ -101,7 +125,9 @@ def test_steps_left_out_are_observed_as_one_with_all_hidden_states():
 
 def test_what_is_tried_costs_a_hundredth_whatever_it_costs_at_once():
     """A tree that takes as long as forty plain steps; the first trial may cost what it does."""
-    chosen = choose_nodes(Controller(), 8, 20_000, lambda _, nodes: 40.0 if nodes else 1.0, lambda nodes: 8)
+    chosen = choose_nodes(
+        Controller(), 8, 20_000, lambda _, nodes: 40.0 if nodes else 1.0, lambda nodes: 8
+    )
     lost = [39 * bool(nodes) for nodes in chosen]
     assert sum(lost[:200]) <= 4 * 39
     assert sum(lost) < 0.02 * 20_000

@@ -69,13 +69,18 @@ def test_other_families_of_the_hub(kind):
     check_engine(eager_engine(model), model)
     truths = [plain_greedy(model, prompt, 20) for prompt in prompts]
     for name in ("wide", "chain"):
-        assert decode_script(eager_engine(model), scripts(truths[0])[name], PROMPT, 16).ids == truths[0][:16]
+        assert (
+            decode_script(eager_engine(model), scripts(truths[0])[name], PROMPT, 16).ids
+            == truths[0][:16]
+        )
     batch = eager_engine(model).batch(2, 64)
     handles = [batch.open(prompt, 16, Walk(None, 0), Needs()) for prompt in prompts]
     found = [[batch.prefill(handle).token] for handle in handles]
     random = Random(7)
     while running := [place for place in range(2) if len(found[place]) < 16]:
-        drafts = [scripts(truths[place])["wide"]([], len(found[place]), random) for place in running]
+        drafts = [
+            scripts(truths[place])["wide"]([], len(found[place]), random) for place in running
+        ]
         batch.forward([handles[place] for place in running], drafts)
         batch.settle().enter([found[place] for place in running])
     assert found == [truth[:16] for truth in truths]
@@ -123,9 +128,14 @@ def test_a_row_of_experts_differs_with_its_company_by_rounding_only(implementati
     torch.manual_seed(0)
     rows = torch.randn(1, 40, 64)
     with torch.inference_mode():
-        together, alone = experts(rows), torch.cat([experts(row) for row in rows.split(1, dim=1)], 1)
+        together, alone = (
+            experts(rows),
+            torch.cat([experts(row) for row in rows.split(1, dim=1)], 1),
+        )
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
-        experts.gate.register_forward_pre_hook(lambda module, given: (given[0] - given[0].mean(0, keepdim=True),))
+        experts.gate.register_forward_pre_hook(
+            lambda module, given: (given[0] - given[0].mean(0, keepdim=True),)
+        )
         with pytest.raises(AssertionError, match="not close"):
             torch.testing.assert_close(experts(rows), alone, rtol=1e-4, atol=1e-4)
 

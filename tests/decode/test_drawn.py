@@ -1,4 +1,6 @@
-"""Drafts that were drawn: the emitted strings keep the target's distribution, and the known wrong rules do not."""
+"""Drafts that were drawn: the emitted strings keep the target's distribution, and the known wrong
+rules do not.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def rows_of(sampling: Sampling) -> np.ndarray:
 
 
 class Drawing(Method):
-    """Drafts by ``grow(rows, root, random) -> Draft``, rows being the draft's distribution after each token."""
+    """Drafts by ``grow(rows, root, random) -> Draft``, rows being the draft's distribution after
+    each token.
+    """
 
     draws = True
 
@@ -66,7 +70,9 @@ def chain(rows, root, random) -> Draft:
 
 
 def siblings(rows, root, random, replace: bool, stated: bool = True) -> Draft:
-    """Two levels of two children each; drawn with or without replacement. stated: with ``probs``."""
+    """Two levels of two children each; drawn with or without replacement. stated: with
+    ``probs``.
+    """
     tokens, parents, probs = [], [], []
     for level in ([-1], [0, 1]):
         for parent in level:
@@ -93,7 +99,9 @@ def chosen(rows, root, random) -> Draft:
 def verdict(method: Method, sampling: Sampling) -> float:
     engine = MarkovEngine(TARGET)
     found = emitted(engine, method, sampling, [0], LENGTH, DRAWS)
-    return p_value(found, exact(lambda context: engine.distribution_after(context, sampling), [0], LENGTH))
+    return p_value(
+        found, exact(lambda context: engine.distribution_after(context, sampling), [0], LENGTH)
+    )
 
 
 @pytest.mark.matrix
@@ -113,7 +121,9 @@ def test_drawn_drafts_keep_the_distribution(grow, sampling):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_all_nodes_at_once_are_the_nodes_one_by_one(seed):
-    """The same path, token and use of numbers; every third draft repeats what the target has, to the last digit."""
+    """The same path, token and use of numbers; every third draft repeats what the target has, to
+    the last digit.
+    """
     random, torch_random = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     count = int(random.integers(0, 14))
     parents = [int(random.integers(-1, node)) for node in range(count)]
@@ -124,9 +134,13 @@ def test_all_nodes_at_once_are_the_nodes_one_by_one(seed):
     uniforms = [trial.Uniforms(np.random.default_rng(seed)) for _ in range(2)]
     for _ in range(3):
         test = trial.RatioTest(parents, passenger, count + 1)
-        judged = test.compute(target, torch.tensor(tokens, dtype=torch.long), probs, uniforms[0]).tolist()
+        judged = test.compute(
+            target, torch.tensor(tokens, dtype=torch.long), probs, uniforms[0]
+        ).tolist()
         found = test.follow(judged, uniforms[0])
-        assert found == trial.verify_one_by_one(target, tokens, parents, passenger, probs, uniforms[1])
+        assert found == trial.verify_one_by_one(
+            target, tokens, parents, passenger, probs, uniforms[1]
+        )
         assert uniforms[0].used == uniforms[1].used > len(found[0])
 
 
@@ -134,7 +148,9 @@ def test_the_plain_sampler_passes_its_own_test():
     assert verdict(Scripted(lambda *_: Draft()), SAMPLINGS[0]) > PASSES
 
 
-@pytest.mark.parametrize("grow", [partial(siblings, replace=False, stated=False), chosen], ids=["first", "chosen"])
+@pytest.mark.parametrize(
+    "grow", [partial(siblings, replace=False, stated=False), chosen], ids=["first", "chosen"]
+)
 def test_siblings_judged_by_the_first_distribution_and_chosen_children_as_if_drawn_fail(grow):
     assert verdict(Drawing(grow, SAMPLINGS[0]), SAMPLINGS[0]) < FAILS
 
@@ -154,7 +170,9 @@ def test_one_uniform_for_a_token_and_the_next_fails(monkeypatch):
             return spare
 
     monkeypatch.setattr(
-        walk.np.random, "default_rng", lambda seed: Twice(seed) if isinstance(seed, list) else RNG(seed)
+        walk.np.random,
+        "default_rng",
+        lambda seed: Twice(seed) if isinstance(seed, list) else RNG(seed),
     )
     assert verdict(Drawing(chain, SAMPLINGS[0]), SAMPLINGS[0]) < FAILS
 
@@ -165,7 +183,9 @@ def test_a_residual_that_is_not_taken_fails(monkeypatch):
 
 
 class Late(Method):
-    """PEARL's shape: of a drawn chain the first part is proposed, the rest comes late and is proposed next."""
+    """PEARL's shape: of a drawn chain the first part is proposed, the rest comes late and is
+    proposed next.
+    """
 
     draws = True
 
@@ -205,7 +225,9 @@ class Late(Method):
             def _chain(pairs):
                 if not pairs:
                     return Draft()
-                return Draft.chain([token for token, _ in pairs], probs=stack([row for _, row in pairs]))
+                return Draft.chain(
+                    [token for token, _ in pairs], probs=stack([row for _, row in pairs])
+                )
 
         return _Late()
 
@@ -234,7 +256,8 @@ def test_a_late_token_is_reported_when_greedy():
         step = engine.settle(8, Draft.chain([token, 1]))
         assert (step.emitted, step.late) == ((second,), kept)
         engine.forward(Draft.chain([(int(TARGET[second].argmax()) + 1) % VOCAB]))
-        assert engine.settle(8, Draft.chain([int(TARGET[second].argmax())])).late == 0  # the draft before it was wrong
+        # the draft before it was wrong
+        assert engine.settle(8, Draft.chain([int(TARGET[second].argmax())])).late == 0
 
 
 @pytest.mark.parametrize("probs", [torch.full((1, VOCAB), float("nan")), torch.ones(1, VOCAB - 1)])

@@ -6,7 +6,16 @@ import pytest
 
 from builders.engines import decode_script, scripts
 from builders.models import VOCAB, build, plain_greedy
-from scripts.lab.judge import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask, count_found
+from scripts.lab.judge import (
+    FAULTS,
+    AnyToken,
+    Fault,
+    LateToken,
+    SecondBest,
+    ShiftedSlot,
+    StaleMask,
+    count_found,
+)
 from specbench.decode.walk import Walk
 from specbench.measure.lossless import TOLERANCE
 from specbench.models.engine import Silent

@@ -1,4 +1,6 @@
-"""decode.first_draft=prefill: the first draft hangs below the prompt's last token and is verified with it."""
+"""decode.first_draft=prefill: the first draft hangs below the prompt's last token and is verified
+with it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,25 @@ from specbench.runs.execution import execute
 from specbench.types import CaseError, Draft, InputError
 from twins.variants import TINY
 
-FEW = ("suite=mini", "suite.limit=1", "suite.first=2", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
-SMALL = ("method.token_recycling.tree=[[2],[1,1]]", "method.token_recycling.k=2", "measure.keep_trees=9")
+FEW = (
+    "suite=mini",
+    "suite.limit=1",
+    "suite.first=2",
+    "decode.max_new_tokens=24",
+    "measure=quick",
+    "measure.warmup=0",
+)
+SMALL = (
+    "method.token_recycling.tree=[[2],[1,1]]",
+    "method.token_recycling.k=2",
+    "measure.keep_trees=9",
+)
 
 
 class _Scripted(Method):
-    """Drafts what ``script`` says of the number of emitted tokens; ``seen``: the contexts it was asked about."""
+    """Drafts what ``script`` says of the number of emitted tokens; ``seen``: the contexts it was
+    asked about.
+    """
 
     def __init__(self, prompt, script):
         self.prompt, self.script, self.seen = prompt, script, []
@@ -51,9 +66,16 @@ def replay(prompt, answer, script, eos=()):
 
 
 def test_integer_example():
-    """The prompt's forward accepts 7 8 and emits 9; then one of two is right, and the end cuts the last draft."""
+    """The prompt's forward accepts 7 8 and emits 9; then one of two is right, and the end cuts the
+    last draft.
+    """
     done, method = replay([5, 6], [7, 8, 9, 7, 8, 9], {0: [7, 8, 1], 3: [7, 9], 5: [9, 9]})
-    assert (done.ids, done.accept, done.fed, done.proposed) == ([7, 8, 9, 7, 8, 9], [3, 2, 1], [4, 3, 3], [3, 2, 2])
+    assert (done.ids, done.accept, done.fed, done.proposed) == (
+        [7, 8, 9, 7, 8, 9],
+        [3, 2, 1],
+        [4, 3, 3],
+        [3, 2, 2],
+    )
     assert method.seen == [[5, 6], [5, 6, 7, 8, 9], [5, 6, 7, 8, 9, 7, 8]]
 
 
@@ -91,7 +113,12 @@ PREFILL = (
 
 
 def turns_of(run, method):
-    return {record.case: turn for record in run.records if record.method == method for turn in record.turns}
+    return {
+        record.case: turn
+        for record in run.records
+        if record.method == method
+        for turn in record.turns
+    }
 
 
 def test_ids_are_vanillas_and_every_token_is_a_steps(runs):
@@ -113,8 +140,13 @@ def test_ids_are_vanillas_and_every_token_is_a_steps(runs):
 
 def test_sampling_emits_vanillas_ids(runs):
     sampled = (*FEW, "suite.first=1", "decode=sample", "decode.max_new_tokens=24")
-    here, usual = runs("method=[pld]", *sampled, "decode.first_draft=prefill"), runs("method=[]", *sampled)
-    assert [[turn.ids for turn in record.turns] for record in here.records if record.method == "pld"] == [
+    here, usual = (
+        runs("method=[pld]", *sampled, "decode.first_draft=prefill"),
+        runs("method=[]", *sampled),
+    )
+    assert [
+        [turn.ids for turn in record.turns] for record in here.records if record.method == "pld"
+    ] == [
         [turn.ids for turn in record.turns] for record in usual.records if record.method == VANILLA
     ]
 
@@ -130,18 +162,34 @@ def test_sampling_emits_vanillas_ids(runs):
 def test_a_record_leads_the_same_steps(runs, model, methods):
     live = runs(*PREFILL)
     trace = f"model.trace={live.directory / 'records.jsonl'}"
-    again = runs(*model, trace, "measure.warmup=0", "decode.first_draft=prefill", f"method=[{','.join(methods)}]")
+    again = runs(
+        *model,
+        trace,
+        "measure.warmup=0",
+        "decode.first_draft=prefill",
+        f"method=[{','.join(methods)}]",
+    )
     for method in methods:
-        found, right = ({case: turn.accept for case, turn in turns_of(run, method).items()} for run in (again, live))
+        found, right = (
+            {case: turn.accept for case, turn in turns_of(run, method).items()}
+            for run in (again, live)
+        )
         assert found == right
 
 
 def recycled(model, prompt, count):
-    """(accept, drafts) of Token Recycling's own loop: every forward, the prompt's too, has the tree and teaches it."""
+    """(accept, drafts) of Token Recycling's own loop: every forward, the prompt's too, has the tree
+    and teaches it.
+    """
     context, followers, accept, drafts = list(prompt), {}, [], []
     while len(context) < len(prompt) + count:
         first = followers.get(context[-1], [0, 0])
-        paths = [[], [first[0]], [first[1]], *([token, followers.get(token, [0, 0])[0]] for token in first)]
+        paths = [
+            [],
+            [first[0]],
+            [first[1]],
+            *([token, followers.get(token, [0, 0])[0]] for token in first),
+        ]
         tops = []
         for path in paths:
             logits = model(torch.tensor([context + path])).logits[0, -1]
@@ -151,7 +199,12 @@ def recycled(model, prompt, count):
         right, kept, picks = 0, 0, tops[0][0]
         for place, path in enumerate(paths):
             above = paths.index(path[:-1])
-            if path and path[-1] == tops[above][0] and len(path) == right + 1 and (above == 0 or above == kept):
+            if (
+                path
+                and path[-1] == tops[above][0]
+                and len(path) == right + 1
+                and (above == 0 or above == kept)
+            ):
                 right, kept, picks = len(path), place, tops[place][0]
         emitted = [*(paths[kept] if right else []), picks]
         emitted = emitted[: len(prompt) + count - len(context)]
@@ -185,7 +238,9 @@ def test_spec_benchs_files_count_the_prompts_step_once(runs):
 
 
 def test_what_does_not_go_with_it_is_refused():
-    with pytest.raises(InputError, match=r"decode\.first_draft=later: expected one of after, prefill"):
+    with pytest.raises(
+        InputError, match=r"decode\.first_draft=later: expected one of after, prefill"
+    ):
         job_for("decode.first_draft=later", "method=[pld]")
     with pytest.raises(InputError, match="hf_generate: has a loop of its own"):
         job_for("decode.first_draft=prefill", "method=[hf_generate]")

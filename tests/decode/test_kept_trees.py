@@ -31,7 +31,12 @@ def test_what_a_draft_does_not_say_is_not_recorded():
 def test_nodes_are_listed_under_their_sources_and_passengers_are_named():
     """Numbers may be of any kind."""
     for kind in (list, np.array, torch.tensor):
-        draft = Draft(kind([5, 6, 7]), kind([-1, 0, 0]), passenger=[False, True, False], source=kind([1, 0, 1]))
+        draft = Draft(
+            kind([5, 6, 7]),
+            kind([-1, 0, 0]),
+            passenger=[False, True, False],
+            source=kind([1, 0, 1]),
+        )
         assert kept(draft, (np.int64(0), 2)) == {
             "tokens": [5, 6, 7],
             "parents": [-1, 0, 0],

@@ -1,4 +1,6 @@
-"""The sweep drives any engine by its interface: what is fed, behind which context, in which order, what comes out."""
+"""The sweep drives any engine by its interface: what is fed, behind which context, in which order,
+what comes out.
+"""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -9,7 +11,16 @@ import torch
 
 from builders.runs import job_for
 from specbench.decode import latency
-from specbench.decode.latency import Bench, Limits, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
+from specbench.decode.latency import (
+    Bench,
+    Limits,
+    best_of,
+    measure_ceilings,
+    shape_of,
+    sweep,
+    sweep_rows,
+    traits_of,
+)
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED
 from specbench.profile import Ceilings
@@ -23,7 +34,13 @@ class Scripted(Engine):
     """Takes a given time on its own clock; records the requests."""
 
     def __init__(self, cost):
-        self.kind, self.context, self.max_nodes, self.eos, self.fed = "scripted", 4096, 600, frozenset(), 0
+        self.kind, self.context, self.max_nodes, self.eos, self.fed = (
+            "scripted",
+            4096,
+            600,
+            frozenset(),
+            0,
+        )
         self.cost, self.now, self.seen, self.prompts, self.cached = cost, 0, [], [], 0
 
     def reserve(self, tokens):
@@ -75,15 +92,21 @@ def test_every_point_is_its_forwards_median_and_the_rest_is_host_time(scripted):
 
 
 def test_a_run_measures_its_steps_by_their_least_times_which_never_fall_with_more_rows(scripted):
-    """A process that makes every third forward five times as slow changes nothing; forward and host time both count."""
-    engine, _ = scripted(lambda fed, cached, visit: (2.0 + 0.5 * fed) * (5 if visit % 3 == 0 else 1))
+    """A process that makes every third forward five times as slow changes nothing; forward and host
+    time both count.
+    """
+    engine, _ = scripted(
+        lambda fed, cached, visit: (2.0 + 0.5 * fed) * (5 if visit % 3 == 0 else 1)
+    )
     found = latency.measure_steps(engine, CPU, 100)
     assert list(found) == list(latency.STEP_ROWS)
     assert found == pytest.approx({rows: 2.25 + 0.5 * rows for rows in found})
     contexts = [cached for _, cached in engine.seen]
     assert min(contexts) > 0.9 * latency.STEP_CONTEXT
     step_s = latency.price_rows(latency.profile_of_steps(found, engine))
-    assert [step_s(rows) for rows in (1, 4, 65, 129)] == pytest.approx([2.75e-3, 4.25e-3, 34.75e-3, 66.75e-3])
+    assert [step_s(rows) for rows in (1, 4, 65, 129)] == pytest.approx(
+        [2.75e-3, 4.25e-3, 34.75e-3, 66.75e-3]
+    )
     engine.max_nodes = 6  # wider steps are not taken, and the last slope continues
     assert list(latency.measure_steps(engine, CPU, 100)) == [1, 2, 3, 5]
     falling, _ = scripted(lambda fed, cached, visit: 8.0 if fed == 1 else 2.0)
@@ -98,14 +121,17 @@ def test_points_are_interleaved_and_contexts_stay_where_they_were_asked(scripted
     assert all(abs(cached - 60) <= 8 or abs(cached - 600) <= 30 for cached in near)
     first = [fed for fed, _ in engine.seen[:10]]
     assert first[::2] == first[1::2]  # each width behind one of its own
-    assert Counter(first[::2]) == Counter([1, 1, 2, 4, 8])  # a round is every point once, the single token twice
+    # a round is every point once, the single token twice
+    assert Counter(first[::2]) == Counter([1, 1, 2, 4, 8])
     visits = np.array(near) > 300
     assert np.abs(np.diff(visits.astype(int))).sum() == 2 * latency.PASSES - 1
 
 
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_points_rounds_read_keys_of_one_length(scripted, rows):
-    """The contexts' jitter stays in front of a step of lengths, or behind it, as the context that is asked for does."""
+    """The contexts' jitter stays in front of a step of lengths, or behind it, as the context that
+    is asked for does.
+    """
     contexts = [576, 606, 607, 608, 1096, 2143]
     for buckets in (GRAPHED, None):
         engine, bench = scripted(lambda fed, cached, visit: latency._SETTLING)
@@ -140,7 +166,9 @@ def test_a_width_is_timed_when_the_caches_hold_what_it_needs(scripted):
 
 
 def test_a_slow_spell_moves_all_points_alike_and_not_the_ratio(scripted):
-    _, bench = scripted(lambda fed, cached, visit: (10.0 + 10 * fed) * (3 if 80 < visit < 150 else 1))
+    _, bench = scripted(
+        lambda fed, cached, visit: (10.0 + 10 * fed) * (3 if 80 < visit < 150 else 1)
+    )
     grid, _ = sweep(bench, [1, 8], [100], rounds=31)
     assert grid.ms[0, 1] / grid.ms[0, 0] == pytest.approx(4.5, rel=0.05)
 
@@ -164,7 +192,8 @@ def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
         ((3, [1, 8], [4000]), "200 committed on the way"),
         ((3, [1], []), "contexts"),
         ((3, [1], [100], ([2, 4], [0, 1], [25])), r"k=.*expected 1 to be the first"),
-        ((3, [1], [100], ([1, 2], [1, 3], [25])), r"w=.*expected 0 to be the first"),  # nothing would be of one token
+        # nothing would be of one token
+        ((3, [1], [100], ([1, 2], [1, 3], [25])), r"w=.*expected 0 to be the first"),
         ((3, [1], [100], ([1, 64], [0, 15], [25])), "600 nodes"),
         ((3, [1], [100], ([1, 2], [0, 3], [4096])), "row-contexts"),
     ],
@@ -197,7 +226,9 @@ def test_a_real_engine_is_driven_and_its_model_measured(engine):
         assert traits_of(stage.engine, stage.target.model, shared=True)["shape"] is None
 
 
-@pytest.mark.parametrize(("free", "buffer", "side"), [(1 << 40, 1 << 20, 1024), (1 << 16, 1 << 14, 45)])
+@pytest.mark.parametrize(
+    ("free", "buffer", "side"), [(1 << 40, 1 << 20, 1024), (1 << 16, 1 << 14, 45)]
+)
 def test_buffers_fit_into_the_memory_that_is_free(free, buffer, side, monkeypatch):
     sizes = []
 

@@ -1,4 +1,6 @@
-"""Policies of draft lengths: the law stays the target's whatever they stop at, and each stops where it says."""
+"""Policies of draft lengths: the law stays the target's whatever they stop at, and each stops where
+it says.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from drawn_laws import CHAIN, VOCAB, drafts, laws, outcomes, wanted_law
 from draft_models import MarkovLM, begin, fitted
 from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.budgets import EqualBudget, cut_draft
-from specbench.decode.lengths import AdaEdl, Bandit, Confidence, LengthBudget, Policy, Price, describe_idle, make_limit
+from specbench.decode.lengths import (
+    AdaEdl,
+    Bandit,
+    Confidence,
+    LengthBudget,
+    Policy,
+    Price,
+    describe_idle,
+    make_limit,
+)
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import BlockTest
 from specbench.method import DraftLevel
@@ -34,13 +45,17 @@ class Dropping(LengthBudget):
 
     def _cut(self, method, draft):
         kept, _ = super()._cut(method, draft)
-        likely = [node for node in range(len(kept)) if float(kept.probs[node, kept.tokens[node]]) >= 0.4]
+        likely = [
+            node for node in range(len(kept)) if float(kept.probs[node, kept.tokens[node]]) >= 0.4
+        ]
         length = next((node for node in range(len(kept)) if node not in likely), len(kept))
         return cut_draft(draft, range(length))
 
 
 class Knowing(LengthBudget):
-    """Of a head that states a token's chance by the token before it, as DSpark's; wrong: by the token itself."""
+    """Of a head that states a token's chance by the token before it, as DSpark's; wrong: by the
+    token itself.
+    """
 
     def __init__(self, wrong=False):
         super().__init__(Confidence(0.4))
@@ -50,7 +65,9 @@ class Knowing(LengthBudget):
         length = 1
         while length < len(draft):
             token = draft.tokens[length if self.wrong else length - 1]
-            if not self.goes_on(DraftLevel(length, 1.0, drafted=True, following=0.9 if token % 2 else 0.1)):
+            if not self.goes_on(
+                DraftLevel(length, 1.0, drafted=True, following=0.9 if token % 2 else 0.1)
+            ):
                 break
             length += 1
         return cut_draft(draft, range(length))
@@ -116,8 +133,12 @@ def test_the_law_stays_the_targets(policy, verified):
     for seed in range(2):
         pair = laws(seed)
         budget = LengthBudget(policy())
-        assert torch.allclose(found_law(pair, budget, verified), wanted_law(pair[0]), rtol=0, atol=1e-12)
-        shapes = [Draft.chain(tokens, probs=stated) for _, tokens, stated in drafts(pair[1], CHAIN, True)]
+        assert torch.allclose(
+            found_law(pair, budget, verified), wanted_law(pair[0]), rtol=0, atol=1e-12
+        )
+        shapes = [
+            Draft.chain(tokens, probs=stated) for _, tokens, stated in drafts(pair[1], CHAIN, True)
+        ]
         lengths |= {len(budget.trim([METHOD], [draft], [8])[0][0]) for draft in shapes}
     assert len(lengths) > 1  # it does stop, and not always in one place
 
@@ -126,13 +147,22 @@ def test_the_law_stays_the_targets(policy, verified):
 def test_a_rule_that_drops_what_it_has_looked_at_loses_the_law(verified):
     pairs = [laws(seed) for seed in range(2)]
     for wrong in (Dropping(Policy()), Knowing(wrong=True)):
-        assert max((found_law(pair, wrong, verified) - wanted_law(pair[0])).abs().max() for pair in pairs) > 1e-3
+        assert (
+            max(
+                (found_law(pair, wrong, verified) - wanted_law(pair[0])).abs().max()
+                for pair in pairs
+            )
+            > 1e-3
+        )
     for pair in pairs:
-        assert torch.allclose(found_law(pair, Knowing(), verified), wanted_law(pair[0]), rtol=0, atol=1e-12)
+        assert torch.allclose(
+            found_law(pair, Knowing(), verified), wanted_law(pair[0]), rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
-    ("policy", "greedy"), [(lambda: Confidence(0.4), True), (lambda: Confidence(0.4), False), (adaedl, False)]
+    ("policy", "greedy"),
+    [(lambda: Confidence(0.4), True), (lambda: Confidence(0.4), False), (adaedl, False)],
 )
 def test_a_drafter_that_is_asked_stops_where_its_whole_draft_is_cut(policy, greedy):
     """A greedy draft states no distribution: behind it there is no entropy to cut it by."""
@@ -142,8 +172,12 @@ def test_a_drafter_that_is_asked_stops_where_its_whole_draft_is_cut(policy, gree
         found = []
         for asks in (False, True):
             lm = MarkovLM(table)
-            method = SpeculativeSampling("unused", length=6, schedule="fixed" if asks else "confidence", threshold=1e-9)
-            drafter = begin(fitted(method, lm, None if greedy else Sampling(1.0), vocab=6), [0, root], seed)
+            method = SpeculativeSampling(
+                "unused", length=6, schedule="fixed" if asks else "confidence", threshold=1e-9
+            )
+            drafter = begin(
+                fitted(method, lm, None if greedy else Sampling(1.0), vocab=6), [0, root], seed
+            )
             budget = LengthBudget(policy())
             drafter.goes_on = budget.goes_on if asks else None
             draft, _ = budget.trim([method], [drafter.propose([0, root], 64)], [64])[0]
@@ -155,8 +189,11 @@ def test_a_drafter_that_is_asked_stops_where_its_whole_draft_is_cut(policy, gree
 
 def test_entropy_bound():
     policy, law = AdaEdl(), torch.tensor([0.5, 0.5])
-    assert policy.goes_on(DraftLevel(1, distribution=law)) is (1 - math.sqrt(0.2 * math.log(2)) >= 0.4)
-    assert not policy.goes_on(DraftLevel(1, distribution=torch.full((64,), 1 / 64)))  # 1 - sqrt(0.2 * 4.16) = 0.088
+    assert policy.goes_on(DraftLevel(1, distribution=law)) is (
+        1 - math.sqrt(0.2 * math.log(2)) >= 0.4
+    )
+    # 1 - sqrt(0.2 * 4.16) = 0.088
+    assert not policy.goes_on(DraftLevel(1, distribution=torch.full((64,), 1 / 64)))
     for _ in range(3):
         policy.observe([(5, 5)], 6, 6, 0.0, 1.0)
     assert policy._threshold == pytest.approx(0.4 - 3 * 0.001)  # more than wanted was accepted
@@ -187,15 +224,27 @@ def test_a_bandit_finds_the_length_that_pays(cost, best):
 
 
 def test_a_bandit_forgets_a_step_that_read_a_prompt():
-    """Of the first 30 steps half take fifty times as long: whichever lengths they hit are tried again."""
+    """Of the first 30 steps half take fifty times as long: whichever lengths they hit are tried
+    again.
+    """
     for seed in range(4):
         hits = torch.rand(30, generator=torch.Generator().manual_seed(seed)) < 0.5
-        assert take_lengths(0.02, lambda step, hits=hits: 50 if hits[step : step + 1].any() else 1, 3000)[1] == 8
+        assert (
+            take_lengths(
+                0.02, lambda step, hits=hits: 50 if hits[step : step + 1].any() else 1, 3000
+            )[1]
+            == 8
+        )
 
 
 def test_a_policy_that_has_nothing_to_judge_by_is_reported():
-    """Drafts without probabilities, and a method that keeps its lengths; not one that never drafts."""
-    chain, concurrent = Draft([1, 2, 3], range(-1, 2)), SimpleNamespace(needs=Needs(concurrent=True), by_node=False)
+    """Drafts without probabilities, and a method that keeps its lengths; not one that never
+    drafts.
+    """
+    chain, concurrent = (
+        Draft([1, 2, 3], range(-1, 2)),
+        SimpleNamespace(needs=Needs(concurrent=True), by_node=False),
+    )
     policies = {
         "blind": (AdaEdl(), METHOD, chain),
         "sure": (Confidence(0.5), METHOD, Draft(chain.tokens, chain.parents, score=[0.9] * 3)),
@@ -210,14 +259,20 @@ def test_a_policy_that_has_nothing_to_judge_by_is_reported():
     assert [line.split(":")[0] for line in found] == ["blind", "concurrent", "peer"]
 
 
-@pytest.mark.parametrize(("rate", "drafting_s", "longest"), [(0.9, 0.0, True), (0.9, 0.02, False), (0.01, 0.0, False)])
+@pytest.mark.parametrize(
+    ("rate", "drafting_s", "longest"), [(0.9, 0.0, True), (0.9, 0.02, False), (0.01, 0.0, False)]
+)
 def test_a_price_stops_where_a_node_costs_more_than_it_brings(rate, drafting_s, longest):
-    """Rows cost a tenth of a forward; with drafting at two forwards a level, or 1 % accepted, nothing pays."""
+    """Rows cost a tenth of a forward; with drafting at two forwards a level, or 1 % accepted,
+    nothing pays.
+    """
     policy, random, depths = Price(Flat()), torch.Generator().manual_seed(0), []
     for _ in range(400):
         drafts = policy.start()
         depth = 0
-        while depth < 8 and drafts and (not depth or policy.goes_on(DraftLevel(depth, rate**depth))):
+        while (
+            depth < 8 and drafts and (not depth or policy.goes_on(DraftLevel(depth, rate**depth)))
+        ):
             depth += 1
         depths.append(depth)
         accepted = int((torch.rand(depth, generator=random) < rate).int().cumprod(0).sum())
@@ -235,7 +290,8 @@ def test_a_policy_acts_within_other_budgets_and_only_where_lengths_are_its_own()
     kept = budget.trim(methods, [chain, tree], [2, 1])
     assert [(list(draft.tokens), nodes) for draft, nodes in kept] == [([1, 2], [0, 1]), ([3], [2])]
     reads = SimpleNamespace(needs=Needs(hidden=(1,)), by_node=False)
-    assert len(LengthBudget(Confidence(0.5)).trim([reads], [tree], [9])[0][0]) == 4  # rows would change their numbers
+    # rows would change their numbers
+    assert len(LengthBudget(Confidence(0.5)).trim([reads], [tree], [9])[0][0]) == 4
     concurrent = SimpleNamespace(needs=Needs(concurrent=True), by_node=False)
     bandit = LengthBudget(Bandit())
     bandit._policy._taken.update(dict.fromkeys(Bandit.ARMS[1:], 1))

@@ -1,4 +1,6 @@
-"""The judge of losslessness: what is a tie, what a violation, and which steps rounding may decide."""
+"""The judge of losslessness: what is a tie, what a violation, and which steps rounding may
+decide.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def test_logits_that_are_not_finite_are_an_error(bad):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_a_rounding_step_is_the_dtypes_spacing_from_16_to_32(dtype):
     step, size = ROUNDING_STEP[str(dtype).removeprefix("torch.")], torch.tensor(20.0, dtype=dtype)
-    assert torch.nextafter(size, size + 1) - size == step if dtype.itemsize > 2 else size + step - size == step
+    assert (
+        torch.nextafter(size, size + 1) - size == step
+        if dtype.itemsize > 2
+        else size + step - size == step
+    )
     assert size + 0.49 * step == size
 
 
@@ -47,7 +53,9 @@ def test_close_steps(gaps, accept, steps):
 
 
 def judged(gaps: list[float], dtype: str):
-    """The verdict on an answer whose ids have these gaps, next to a vanilla that diverges from it at the last one."""
+    """The verdict on an answer whose ids have these gaps, next to a vanilla that diverges from it
+    at the last one.
+    """
 
     def record(method: str, last: int) -> CaseRecord:
         ids = [*range(len(gaps) - 1), last]
@@ -63,7 +71,12 @@ def judged(gaps: list[float], dtype: str):
 def test_the_tolerance_parts_ties_from_violations(dtype):
     tolerance = TOLERANCE[dtype]
     verdict = judged([-5.0, 0.0, 0.9 * tolerance, tolerance, 1.1 * tolerance, -3.0], dtype)
-    assert (verdict.ties, verdict.violations, verdict.positions, verdict.divergence) == (2, 1, 6, [0, 5])
+    assert (verdict.ties, verdict.violations, verdict.positions, verdict.divergence) == (
+        2,
+        1,
+        6,
+        [0, 5],
+    )
     assert verdict.worst_gap == 1.1 * tolerance
     assert verdict.close_steps == 1  # the gap of 0
     assert judged([-5.0, -3.0], dtype).worst_gap == 0

@@ -1,4 +1,6 @@
-"""Lossy acceptance: both rules by hand, what they change, which the exact walker does not, and runs that ask for it."""
+"""Lossy acceptance: both rules by hand, what they change, which the exact walker does not, and runs
+that ask for it.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,16 @@ SURE, FLAT = [0.97, 0.01, 0.01, 0.01], [0.25, 0.25, 0.25, 0.25]
 
 
 def accepted(distributions, tokens, parents, passenger=None, rule=RULE):
-    judged = judge_lossy(torch.tensor(distributions), torch.tensor(tokens, dtype=torch.long), parents, rule)
+    judged = judge_lossy(
+        torch.tensor(distributions), torch.tensor(tokens, dtype=torch.long), parents, rule
+    )
     return follow_lossy(*judged.tolist(), parents, passenger)
 
 
 def test_a_sure_target_asks_for_more_than_an_unsure_one():
-    """Entropy ln 4 lowers the bar to 0.3 / 4 = 0.075, below the quarter that every token has; 0.01 is below 0.09."""
+    """Entropy ln 4 lowers the bar to 0.3 / 4 = 0.075, below the quarter that every token has; 0.01
+    is below 0.09.
+    """
     assert accepted([SURE, SURE], [1], [-1]) == []
     assert accepted([SURE, SURE], [0], [-1]) == [0]
     assert accepted([FLAT, FLAT], [3], [-1]) == [0]
@@ -40,9 +46,14 @@ def test_a_sure_target_asks_for_more_than_an_unsure_one():
 
 def test_the_deepest_path_wins_then_the_likeliest():
     distributions = [FLAT, SURE, FLAT, FLAT, FLAT]
-    assert accepted(distributions, [1, 2, 0, 3], [-1, -1, 0, 1]) == [0, 2]  # 0.25 * 0.97 beats 0.25 * 0.25
-    assert accepted(distributions, [1, 2, 1, 3], [-1, -1, 0, 1]) == [1, 3]  # 0.01 is not accepted behind the sure node
-    assert accepted(distributions, [1, 2, 0, 3], [-1, -1, 0, 1], [True, False, False, False]) == [1, 3]
+    # 0.25 * 0.97 beats 0.25 * 0.25
+    assert accepted(distributions, [1, 2, 0, 3], [-1, -1, 0, 1]) == [0, 2]
+    # 0.01 is not accepted behind the sure node
+    assert accepted(distributions, [1, 2, 1, 3], [-1, -1, 0, 1]) == [1, 3]
+    assert accepted(distributions, [1, 2, 0, 3], [-1, -1, 0, 1], [True, False, False, False]) == [
+        1,
+        3,
+    ]
 
 
 def test_it_does_not_keep_the_distribution():
@@ -82,8 +93,12 @@ def test_the_likeliest_tokens_near_the_best_pass(rule, token, path):
 
 
 def decoded(rule, length=13, vocab=12):
-    """The transcript of chains of three tokens, each the second likeliest after the one before; the ranking."""
-    table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    """The transcript of chains of three tokens, each the second likeliest after the one before; the
+    ranking.
+    """
+    table = torch.randn(
+        vocab, vocab, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    )
     ranked = table.argsort(-1, descending=True).tolist()
 
     def draft(context, done, random):
@@ -102,7 +117,10 @@ def test_greedy_decoding_is_relaxed_too_and_exact_with_one_token():
     assert decoded(Relaxed(1, 1.0))[0].ids == plain.ids
     relaxed = decoded(Relaxed(2, 1.0))[0]
     assert relaxed.accept == [4, 4, 4]  # of each step three second-best tokens, then the best one
-    assert [ranked[before].index(after) for before, after in pairwise([0, *relaxed.ids])] == [0, *[1, 1, 1, 0] * 3]
+    assert [ranked[before].index(after) for before, after in pairwise([0, *relaxed.ids])] == [
+        0,
+        *[1, 1, 1, 0] * 3,
+    ]
 
 
 def test_acceptance_is_exact_from_the_end_of_the_thinking_on():
@@ -118,9 +136,13 @@ def test_acceptance_is_exact_from_the_end_of_the_thinking_on():
 def test_acceptance_is_lossy_from_the_begin_of_the_thinking_on():
     plain = decoded(None)[0]
     begin = plain.ids[0]  # of the prefill
-    assert decoded(Relaxed(2, 1.0, marks=(begin, -7), begun=False))[0].ids == decoded(Relaxed(2, 1.0))[0].ids
+    assert (
+        decoded(Relaxed(2, 1.0, marks=(begin, -7), begun=False))[0].ids
+        == decoded(Relaxed(2, 1.0))[0].ids
+    )
     assert decoded(Relaxed(2, 1.0, marks=(-8, -7), begun=False))[0].ids == plain.ids
-    assert decoded(Relaxed(2, 1.0, marks=(-8, begin)))[0].ids == plain.ids  # it ends with the prefill's token
+    # it ends with the prefill's token
+    assert decoded(Relaxed(2, 1.0, marks=(-8, begin)))[0].ids == plain.ids
 
 
 def test_a_token_that_top_k_cuts_is_never_accepted():
@@ -137,16 +159,32 @@ def test_a_late_chain_goes_on_behind_a_draft_that_is_wholly_accepted():
         assert (verdict.path, verdict.tokens, verdict.late) == ([0], [1, 2], kept)
 
 
-OPTIONS = ("method=[pld]", "suite.limit=1", "suite.categories=[math_reasoning]", "measure=quick", "measure.warmup=0")
+OPTIONS = (
+    "method=[pld]",
+    "suite.limit=1",
+    "suite.categories=[math_reasoning]",
+    "measure=quick",
+    "measure.warmup=0",
+)
 
 
 def lengths(directory, method):
-    return [turn.accept for record in read_run(directory).records if record.method == method for turn in record.turns]
+    return [
+        turn.accept
+        for record in read_run(directory).records
+        if record.method == method
+        for turn in record.turns
+    ]
 
 
-@pytest.mark.parametrize("load", ["load=one", pytest.param("load=closed", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "load", ["load=one", pytest.param("load=closed", marks=pytest.mark.exhaustive)]
+)
 def test_a_run_accepts_more_and_its_methods_are_lossy_but_vanilla_is_not(tmp_path, load):
-    for accept, settings in (("exact", []), ("relaxed", ["decode.accept=relaxed", "decode.accept_delta=1"])):
+    for accept, settings in (
+        ("exact", []),
+        ("relaxed", ["decode.accept=relaxed", "decode.accept_delta=1"]),
+    ):
         job = job_for("model=tiny", *OPTIONS, load, *settings, "decode.max_new_tokens=64")
         execute(job, tmp_path / accept, lambda *_: None)
     exact_run, relaxed = tmp_path / "exact", tmp_path / "relaxed"
@@ -154,10 +192,15 @@ def test_a_run_accepts_more_and_its_methods_are_lossy_but_vanilla_is_not(tmp_pat
     methods = read_manifest(relaxed).methods
     assert (methods["pld"].lossless, methods["vanilla"].lossless) == (False, True)
     assert lengths(exact_run, "vanilla") == lengths(relaxed, "vanilla")
-    mats = {path: np.mean([each for turn in lengths(path, "pld") for each in turn]) for path in (exact_run, relaxed)}
+    mats = {
+        path: np.mean([each for turn in lengths(path, "pld") for each in turn])
+        for path in (exact_run, relaxed)
+    }
     assert mats[relaxed] > mats[exact_run]
     if load == "load=one":  # the cost, next to the speed
-        assert read_findings([relaxed]).summary.set_index("method").loc["pld", "violations"].max() > 0
+        assert (
+            read_findings([relaxed]).summary.set_index("method").loc["pld", "violations"].max() > 0
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The number of CPU threads: what is given is taken, else the smallest that no larger one beats by enough."""
+"""The number of CPU threads: what is given is taken, else the smallest that no larger one beats by
+enough.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ import torch
 from builders.models import build
 from builders.runs import job_for
 from specbench.decode import threads
-from specbench.decode.threads import ThreadChoice, choose_threads, list_counts, pick_count, time_steps
+from specbench.decode.threads import (
+    ThreadChoice,
+    choose_threads,
+    list_counts,
+    pick_count,
+    time_steps,
+)
 from specbench.models.eager.engine import EagerEngine
 from specbench.records.manifest import Threads
 from specbench.records.store import read_manifest
@@ -22,7 +30,9 @@ def engine():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("most", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
+@pytest.mark.parametrize(
+    ("most", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])]
+)
 def test_counts_double_up_to_all(most, counts):
     assert list_counts(most) == counts
 
@@ -51,7 +61,9 @@ def test_a_given_count_is_taken_unmeasured(engine, monkeypatch):
 
 def test_the_fastest_count_is_set_and_its_ratios_are_kept(engine, monkeypatch):
     torch.set_num_threads(2)
-    monkeypatch.setattr(threads, "time_steps", lambda engine, counts: {each: 3.0 / each for each in counts})
+    monkeypatch.setattr(
+        threads, "time_steps", lambda engine, counts: {each: 3.0 / each for each in counts}
+    )
     assert choose_threads(engine, None) == ThreadChoice(2, {"1": 1.0, "2": 0.5})
     assert torch.get_num_threads() == 2
 
@@ -66,7 +78,9 @@ def test_the_fastest_count_is_set_and_its_ratios_are_kept(engine, monkeypatch):
 def test_every_count_is_timed_in_turn(engine, monkeypatch, time_of, times, order):
     assert 0 < threads._time_in_a_row(engine) < 10
     seen: list[int] = []
-    monkeypatch.setattr(threads, "_time_in_a_row", lambda _: seen.append(torch.get_num_threads()) or time_of(seen))
+    monkeypatch.setattr(
+        threads, "_time_in_a_row", lambda _: seen.append(torch.get_num_threads()) or time_of(seen)
+    )
     monkeypatch.setattr(threads, "BUDGET_S", 0.0)
     assert time_steps(engine, [1, 2]) == times
     assert seen == order
@@ -76,8 +90,15 @@ def test_every_count_is_timed_in_turn(engine, monkeypatch, time_of, times, order
 def test_the_manifest_has_the_count_and_a_resumed_run_keeps_it(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "time_steps", lambda engine, counts: {1: 1.0, 2: 2.0})
     torch.set_num_threads(2)
-    settings = ("method=[]", "model.threads=null", "measure=quick", "measure.warmup=0", "suite.limit=1",
-                "suite.first=2", "decode.max_new_tokens=4")  # fmt: skip
+    settings = (
+        "method=[]",
+        "model.threads=null",
+        "measure=quick",
+        "measure.warmup=0",
+        "suite.limit=1",
+        "suite.first=2",
+        "decode.max_new_tokens=4",
+    )
     execute(job_for(*settings), tmp_path, lambda *_: None)
     chosen = Threads(count=1, ratios={"1": 1.0, "2": 2.0})
     assert read_manifest(tmp_path).threads == chosen

@@ -25,7 +25,9 @@ def by_definition(tokens, parents, passenger, picks):
             path.append(node)
             node = parents[node]
         path.reverse()
-        valid = all(not (passenger and passenger[n]) and tokens[n] == picks[parents[n] + 1] for n in path)
+        valid = all(
+            not (passenger and passenger[n]) and tokens[n] == picks[parents[n] + 1] for n in path
+        )
         if valid and len(path) > len(best):
             best = path
     return best

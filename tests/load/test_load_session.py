@@ -1,4 +1,6 @@
-"""Runs under load, of recorded answers: each request decodes as it does alone, whoever shares its forwards."""
+"""Runs under load, of recorded answers: each request decodes as it does alone, whoever shares its
+forwards.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ LOADED = ("load=closed", "load.requests=3", "load.block=5", "load.ramp=2", "load
 METHODS = ("method=[pld,sam,cacheback_no_frozen]", "model.tokenizer=bundled:tiny")
 
 
-def decode(folder: Path, trace: Path, *overrides: str, stop_after: int | None = None) -> dict[tuple, CaseRecord]:
+def decode(
+    folder: Path, trace: Path, *overrides: str, stop_after: int | None = None
+) -> dict[tuple, CaseRecord]:
     settings = ("model=replay", f"model.trace={trace}", *METHODS, "measure.warmup=0", *overrides)
     return by_case(execute_job(folder, *settings, stop_after=stop_after))
 
@@ -43,7 +47,9 @@ def trace(tmp_path_factory) -> Path:
         phrase = [drawn.randrange(5, 40) for _ in range(8)]
         turns, prompt = [], [1, 2, number + 3, *phrase]
         for _ in range(1 + (number % 3 == 0)):
-            ids = [token for _ in range(4) for token in (*phrase, drawn.randrange(5, 40))][: drawn.randrange(12, 36)]
+            ids = [token for _ in range(4) for token in (*phrase, drawn.randrange(5, 40))][
+                : drawn.randrange(12, 36)
+            ]
             turns.append({"prompt_ids": prompt, "ids": ids})
             prompt = [*prompt, *ids, 4]
         lines.append({"case": str(number), "category": "qa", "turns": turns})
@@ -63,7 +69,9 @@ def loaded(tmp_path_factory, trace):
 def work_of(records: dict[tuple, CaseRecord]) -> dict[tuple, list]:
     """The values of a record that do not depend on a clock."""
     return {
-        key: [(turn.ids, turn.accept, turn.proposed, turn.fed, turn.sources) for turn in record.turns]
+        key: [
+            (turn.ids, turn.accept, turn.proposed, turn.fed, turn.sources) for turn in record.turns
+        ]
         for key, record in records.items()
     }
 
@@ -72,7 +80,9 @@ def test_requests_decode_as_they_do_alone(alone, loaded):
     assert work_of(loaded) == work_of(alone)
 
 
-def test_a_state_that_requests_share_would_change_what_is_accepted(tmp_path, trace, alone, monkeypatch):
+def test_a_state_that_requests_share_would_change_what_is_accepted(
+    tmp_path, trace, alone, monkeypatch
+):
     monkeypatch.setattr(Method, "private", lambda method: method)
     assert work_of(decode(tmp_path / "r", trace, *LOADED)) != work_of(alone)
 
@@ -88,13 +98,21 @@ def test_stretches_alternate_and_records_hold_the_load(loaded):
             assert max(turn.load["requests"]) <= 3
             assert all(rows >= fed for rows, fed in zip(turn.load["rows"], turn.fed, strict=True))
     assert orders[0] == orders[1][::-1] == orders[2]
-    full = [count for record in loaded.values() for turn in record.turns for count in turn.load["requests"]]
-    assert full.count(3) > 0.7 * len(full)  # the load is kept up until the last measured request ends
+    full = [
+        count
+        for record in loaded.values()
+        for turn in record.turns
+        for count in turn.load["requests"]
+    ]
+    # the load is kept up until the last measured request ends
+    assert full.count(3) > 0.7 * len(full)
 
 
 @pytest.mark.parametrize("most", [20, 1 << 16], ids=["", "without a bound, the wrong variant"])
 def test_the_log_of_a_server_is_bounded(tmp_path, trace, alone, monkeypatch, steady_time, most):
-    """No answer has more than 36 steps. While steps are counted, the clock of the server stands still."""
+    """No answer has more than 36 steps. While steps are counted, the clock of the server stands
+    still.
+    """
     sizes, counting = [], []
 
     def leave(self, shared, real=SharedServer.leave):
@@ -147,19 +165,31 @@ def test_a_run_that_was_cut_goes_on_at_its_block(tmp_path, trace, loaded):
     records = decode(tmp_path / "r", trace, *LOADED)
     assert len(path.read_text().splitlines()) == len(loaded)
     assert work_of(records) == work_of(loaded)
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:27]))  # 20 of the first block, 7 of the next
+    # 20 of the first block, 7 of the next
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:27]))
     assert work_of(decode(tmp_path / "r", trace, *LOADED)) == work_of(loaded)
 
 
-def test_a_queue_that_only_grows_ends_its_stretch_alone(tmp_path, trace, alone, monkeypatch, steady_time):
-    """A thousand arrivals a second, and pld takes 10 ms a step: its users wait in the end, vanilla's do not."""
+def test_a_queue_that_only_grows_ends_its_stretch_alone(
+    tmp_path, trace, alone, monkeypatch, steady_time
+):
+    """A thousand arrivals a second, and pld takes 10 ms a step: its users wait in the end,
+    vanilla's do not.
+    """
 
     def propose(self, context, budget, real=_Lookup.propose):
         steady_time.sleep(0.01)
         return real(self, context, budget)
 
     monkeypatch.setattr(_Lookup, "propose", propose)
-    load = ("load=constant", "load.rate=1000", "load.requests=1", "load.block=12", "load.ramp=0", "load.patience=0.4")
+    load = (
+        "load=constant",
+        "load.rate=1000",
+        "load.requests=1",
+        "load.block=12",
+        "load.ramp=0",
+        "load.patience=0.4",
+    )
     records = decode(tmp_path / "r", trace, *load)
     lost = {key for key, record in records.items() if record.error}
     assert {method for method, _ in lost} == {"pld"}
@@ -170,22 +200,35 @@ def test_a_queue_that_only_grows_ends_its_stretch_alone(tmp_path, trace, alone, 
 
 
 def test_a_stretch_by_time_measures_what_arrives_in_it(tmp_path, trace, alone):
-    """250 arrivals a second, one each 4 ms: six within 22 ms of the first of them, and what is in flight ends."""
+    """250 arrivals a second, one each 4 ms: six within 22 ms of the first of them, and what is in
+    flight ends.
+    """
     load = ("load=constant", "load.rate=250", "load.requests=3", "load.seconds=0.022")
     records = decode(tmp_path / "r", trace, *load)
     assert sorted(Counter(record.block for record in records.values()).values()) == [6 * 4] * 2
     assert work_of(records) == work_of(alone)
-    with pytest.raises(InputError, match="251 requests arrive in the first stretch, and the suite has 12 cases"):
+    with pytest.raises(
+        InputError, match="251 requests arrive in the first stretch, and the suite has 12 cases"
+    ):
         job_for("model=replay", f"model.trace={trace}", *METHODS, *load[:3], "load.seconds=1.002")
 
 
 def test_an_answer_ends_where_its_arrival_was_recorded_to_end(tmp_path, trace, alone):
-    """Stretches of one case before the measured four: the first takes arrivals 0 to 4, the next one 5 to 9."""
+    """Stretches of one case before the measured four: the first takes arrivals 0 to 4, the next one
+    5 to 9.
+    """
     tokens = [3, 5, 7, 9, 11, 13, 2]
     rows = [f"{0.002 * place},{count}\n" for place, count in enumerate(tokens)]
     times = tmp_path / "times.csv"
     times.write_text("time_s,answer_tokens\n" + "".join(rows))
-    load = ("load=trace", f"load.times={times}", "load.requests=3", "load.ramp=1", "load.block=4", "load.rate=300")
+    load = (
+        "load=trace",
+        f"load.times={times}",
+        "load.requests=3",
+        "load.ramp=1",
+        "load.block=4",
+        "load.rate=300",
+    )
     records = decode(tmp_path / "r", trace, *load)
     for (method, case), record in records.items():
         block, place = divmod(int(case), 4)
@@ -205,18 +248,38 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
     assert answers == {key: [turn.ids for turn in record.turns] for key, record in alone.items()}
     assert work_of(records) != work_of(loaded)
     if budget != "controlled":
-        rows = [rows for record in records.values() for turn in record.turns for rows in turn.load["rows"]]
+        rows = [
+            rows
+            for record in records.values()
+            for turn in record.turns
+            for rows in turn.load["rows"]
+        ]
         assert max(rows) == 3 + 7
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("load=closed", "load.requests=5000"), "load.requests=5000: expected a whole number from 1 to 4096"),
-        (("load=poisson", "load.rate=1e-9"), r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s"),
-        (("load=closed", "suite.part=1/2"), "suite.part: expected the whole suite with load=closed"),
-        (("load=closed", "decode.first_draft=prefill"), "decode.first_draft: expected after with load=closed"),
-        (("load=closed", "method.pld.reset=category"), "method.pld.reset=category: requests of several categories"),
+        (
+            ("load=closed", "load.requests=5000"),
+            "load.requests=5000: expected a whole number from 1 to 4096",
+        ),
+        (
+            ("load=poisson", "load.rate=1e-9"),
+            r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s",
+        ),
+        (
+            ("load=closed", "suite.part=1/2"),
+            "suite.part: expected the whole suite with load=closed",
+        ),
+        (
+            ("load=closed", "decode.first_draft=prefill"),
+            "decode.first_draft: expected after with load=closed",
+        ),
+        (
+            ("load=closed", "method.pld.reset=category"),
+            "method.pld.reset=category: requests of several categories",
+        ),
     ],
 )
 def test_what_no_load_serves_is_refused(trace, overrides, message):
@@ -236,7 +299,9 @@ class _Turns(Controller):
 
 
 def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypatch):
-    """It drafts as if nothing had been requested and each step reported; while nothing drafts, nothing is requested."""
+    """It drafts as if nothing had been requested and each step reported; while nothing drafts,
+    nothing is requested.
+    """
     monkeypatch.setattr("specbench.runs.load_session.make_budgets", lambda *_: _Turns())
     calls = {0: 0, 256: 0}
     real = _Lookup.propose
@@ -258,21 +323,35 @@ def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypat
     assert left_out < calls[0] / 2
     monkeypatch.undo()
     monkeypatch.setattr("specbench.runs.load_session.make_budgets", lambda *_: _Turns())
-    monkeypatch.setattr("specbench.decode.together.SharedRequest.missed", property(lambda _: [], lambda *_: None))
+    monkeypatch.setattr(
+        "specbench.decode.together.SharedRequest.missed", property(lambda _: [], lambda *_: None)
+    )
     assert work("forgetful") != paused
 
 
-def test_a_policy_of_draft_lengths_acts_within_the_loads_budget(tmp_path, trace, alone, monkeypatch):
+def test_a_policy_of_draft_lengths_acts_within_the_loads_budget(
+    tmp_path, trace, alone, monkeypatch
+):
     arms = itertools.cycle((0, 1, 5))  # the times of a machine would choose otherwise
     monkeypatch.setattr(Bandit, "ARMS", (0, 1, 5))
     monkeypatch.setattr(Bandit, "_best", lambda _: next(arms))
-    records = decode(tmp_path / "r", trace, *LOADED, "decode.length=bandit", "load.budget=equal", "load.nodes=12")
+    records = decode(
+        tmp_path / "r", trace, *LOADED, "decode.length=bandit", "load.budget=equal", "load.nodes=12"
+    )
     for key, record in records.items():
         assert [turn.ids for turn in record.turns] == [turn.ids for turn in alone[key].turns]
-    assert 1 <= max(depth for record in records.values() for turn in record.turns for depth in turn.depth) <= 5
+    assert (
+        1
+        <= max(
+            depth for record in records.values() for turn in record.turns for depth in turn.depth
+        )
+        <= 5
+    )
 
 
-@pytest.mark.parametrize("fault", [None, RuntimeError("can't allocate memory"), torch.OutOfMemoryError("of a GPU")])
+@pytest.mark.parametrize(
+    "fault", [None, RuntimeError("can't allocate memory"), torch.OutOfMemoryError("of a GPU")]
+)
 def test_a_load_without_memory_is_refused_before_it_begins(fault):
     def batch(requests, tokens):
         if fault is not None:
@@ -280,5 +359,8 @@ def test_a_load_without_memory_is_refused_before_it_begins(fault):
         return SimpleNamespace(nbytes=lambda: requests * tokens << 40, end=lambda: None)
 
     engine = SimpleNamespace(batch=batch, context=2048, device=torch.device("cpu"))
-    with pytest.raises(InputError, match=r"load\.requests=64: there is no memory for so many requests of 2048 tokens"):
+    with pytest.raises(
+        InputError,
+        match=r"load\.requests=64: there is no memory for so many requests of 2048 tokens",
+    ):
         require_memory(LoadConfig("closed", 64), engine)

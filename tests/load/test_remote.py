@@ -1,4 +1,6 @@
-"""Load on remote servers: waits from the intended arrival, requests in flight, ramp and drain, by arithmetic."""
+"""Load on remote servers: waits from the intended arrival, requests in flight, ramp and drain, by
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def simulate_remote(coroutine: Coroutine) -> Any:
 
 
 class OneAtATime(Remote):
-    """A server that answers one request after the other, with four tokens at the end; every fifth prompt fails."""
+    """A server that answers one request after the other, with four tokens at the end; every fifth
+    prompt fails.
+    """
 
     def __init__(self) -> None:
         self.place, self.asked = asyncio.Lock(), []
@@ -71,36 +75,50 @@ def served(places: int, ramp: int, measured: int, times=None):
     async def drive():
         method, closed = OneAtATime(), []
         questions = (
-            SimpleNamespace(method=method, request=lambda n=n: Request([n], 9, None, 0), close=closed.append)
+            SimpleNamespace(
+                method=method, request=lambda n=n: Request([n], 9, None, 0), close=closed.append
+            )
             for n in itertools.count()
         )
         server = RemoteServer(frozenset({2}), 64)
-        found = await serve_remote(server, questions, times and iter(times), Stretch(places, ramp, measured))
+        found = await serve_remote(
+            server, questions, times and iter(times), Stretch(places, ramp, measured)
+        )
         return found, method.asked
 
     return simulate_remote(drive())
 
 
 def test_waits_count_from_the_intended_arrival():
-    """Arrivals every half service time: the n-th waits for n halves, in the server or, with one place, before it."""
+    """Arrivals every half service time: the n-th waits for n halves, in the server or, with one
+    place, before it.
+    """
     times = [place * SERVICE_S / 2 for place in range(40)]
     for places in (8, 1):
         found, _ = served(places, 0, 4, times)
         visits = found.measured()
         assert [visit.arrival_s for visit in visits] == times[:4]
         for number, visit in enumerate(visits):
-            assert visit.end_s - visit.arrival_s == pytest.approx((number + 2) * SERVICE_S / 2, abs=1e-3)
+            assert visit.end_s - visit.arrival_s == pytest.approx(
+                (number + 2) * SERVICE_S / 2, abs=1e-3
+            )
         assert (visits[1].begin_s < visits[0].end_s) == (places == 8)
-        assert places == 8 or visits[3].begin_s - visits[3].arrival_s == pytest.approx(1.5 * SERVICE_S, abs=1e-3)
+        assert places == 8 or visits[3].begin_s - visits[3].arrival_s == pytest.approx(
+            1.5 * SERVICE_S, abs=1e-3
+        )
 
 
 def test_a_closed_loop_holds_its_requests_and_counts_the_measured_part():
     found, asked = served(3, 3, 6)
     visits = found.measured()
     assert [visit.question.request().prompt for visit in visits] == [[3], [4], [5], [6], [7], [8]]
-    assert [visit.admitted.error is not None for visit in visits] == [number == 4 for number in range(3, 9)]
-    assert len(asked) == len(found.visits) == 11  # two more came in before the last measured one ended
-    assert all(visit.admitted.done for visit in found.visits)  # and none is left for the next stretch
+    assert [visit.admitted.error is not None for visit in visits] == [
+        number == 4 for number in range(3, 9)
+    ]
+    # two more came in before the last measured one ended
+    assert len(asked) == len(found.visits) == 11
+    # and none is left for the next stretch
+    assert all(visit.admitted.done for visit in found.visits)
     about = found.summary()
     assert about["requests"] / about["forwards"] > 2.5
     assert about["seconds"] == pytest.approx(8 * SERVICE_S, abs=SERVICE_S)
@@ -144,13 +162,19 @@ def test_a_run_that_was_killed_goes_on_and_asks_nothing_twice(tmp_path):
     from runs.test_resume import begin, timeless
 
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
-        killed, whole = ([*settings_of(plain, drafting, tmp_path / name), *LONG] for name in ("killed", "whole"))
+        killed, whole = (
+            [*settings_of(plain, drafting, tmp_path / name), *LONG] for name in ("killed", "whole")
+        )
         drafting.stops_at = 3
         process = begin(["specbench", *killed])
         assert drafting.stopped.wait(60)
         process.kill()
         process.join()
-        done = [len(record.turns) for record in read_run(tmp_path / "killed").records if record.method == "server"]
+        done = [
+            len(record.turns)
+            for record in read_run(tmp_path / "killed").records
+            if record.method == "server"
+        ]
         drafting.release.set()
         assert run_command.main(killed) == 0
         asked = drafting.answered

@@ -10,7 +10,9 @@ from specbench.serving.traces import RecordedArrivals
 
 
 def _batch_means(values: np.ndarray, batches: int = 30) -> tuple[float, float]:
-    """(mean, half of its 99 % interval): waits of neighbours depend on each other, means of long batches hardly do."""
+    """(mean, half of its 99 % interval): waits of neighbours depend on each other, means of long
+    batches hardly do.
+    """
     means = np.array([part.mean() for part in np.array_split(values, batches)])
     return float(means.mean()), 2.76 * float(means.std(ddof=1)) / batches**0.5
 
@@ -18,7 +20,9 @@ def _batch_means(values: np.ndarray, batches: int = 30) -> tuple[float, float]:
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_mean_wait_is_that_of_a_queue_with_one_server_and_fixed_service(load: float) -> None:
     """M/D/1: rho / (2 (1 - rho)) service times (Pollaczek and Khinchine)."""
-    served = simulate(SHORT, Stretch(1, 2000, 30_000), draw_arrivals("poisson", load / SERVICE_S, seed=1))
+    served = simulate(
+        SHORT, Stretch(1, 2000, 30_000), draw_arrivals("poisson", load / SERVICE_S, seed=1)
+    )
     mean, half = _batch_means(waits_of(served) / SERVICE_S)
     expected = load / (2 * (1 - load))
     assert abs(mean - expected) < half < 0.25 * expected
@@ -42,12 +46,19 @@ def test_a_closed_loop_keeps_every_seat_taken() -> None:
 
 
 def test_chunks_bound_the_wait_between_two_bursts() -> None:
-    """A long prompt read whole stops everybody; in chunks it does not, and its own first token comes later."""
+    """A long prompt read whole stops everybody; in chunks it does not, and its own first token
+    comes later.
+    """
     answers = [Answer(1, (1,) * 40), Answer(200, (1,) * 3)]
     gaps, firsts = {}, {}
     for chunk in (0, 10):
-        served = simulate(answers, Stretch(4, 4, 40, chunk), forward_s=lambda rows: 1e-3 * (1 + rows))
-        waits = [np.diff(served.ends_s[visit.forwards.start : visit.forwards.stop]) for visit in served.measured()]
+        served = simulate(
+            answers, Stretch(4, 4, 40, chunk), forward_s=lambda rows: 1e-3 * (1 + rows)
+        )
+        waits = [
+            np.diff(served.ends_s[visit.forwards.start : visit.forwards.stop])
+            for visit in served.measured()
+        ]
         gaps[chunk] = max(wait.max(initial=0.0) for wait in waits)
         firsts[chunk] = max(visit.first_s - visit.arrival_s for visit in served.measured())
     assert gaps[10] < 0.04 < 0.19 < gaps[0]
@@ -72,8 +83,12 @@ def test_a_request_that_fails_before_its_first_token_counts_none(monkeypatch) ->
 
 
 def test_a_queue_that_only_grows_is_given_up():
-    """At twice the capacity the wait grows by half of each gap: the patience ends long before the last arrival."""
-    served = simulate(SHORT, Stretch(1, 0, 100_000, patience_s=1.0), draw_arrivals("poisson", 2 / SERVICE_S, 0))
+    """At twice the capacity the wait grows by half of each gap: the patience ends long before the
+    last arrival.
+    """
+    served = simulate(
+        SHORT, Stretch(1, 0, 100_000, patience_s=1.0), draw_arrivals("poisson", 2 / SERVICE_S, 0)
+    )
     assert served.given_up
     assert len(served.visits) < 1000
     half = draw_arrivals("poisson", 0.5 / SERVICE_S, 0)

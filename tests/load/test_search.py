@@ -1,4 +1,6 @@
-"""The largest load under an objective, with real requests: the search, what it runs again, a queue that only grows."""
+"""The largest load under an objective, with real requests: the search, what it runs again, a queue
+that only grows.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,31 @@ from specbench.report.locate import find_runs
 from specbench.runs.execution import execute
 from specbench.runs.job import job_of
 from specbench.runs.search import LoadSearch
-from specbench.serving.objective import Boundary, Kept, Objective, find_boundary, judge, measure_capacity
+from specbench.serving.objective import (
+    Boundary,
+    Kept,
+    Objective,
+    find_boundary,
+    judge,
+    measure_capacity,
+)
 from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import NEVER, QueueGrew, Stretch
 from specbench.serving.settings import LoadConfig, draw_arrivals
 from specbench.types import CaseError
 
 
-def drive(boundary: float, start: float, least: float, most: float, narrow: float | None, unknown: float = 1.0):
-    """The end of a search whose loads hold up to a boundary and fail above ``unknown`` times that; and its loads."""
+def drive(
+    boundary: float,
+    start: float,
+    least: float,
+    most: float,
+    narrow: float | None,
+    unknown: float = 1.0,
+):
+    """The end of a search whose loads hold up to a boundary and fail above ``unknown`` times that;
+    and its loads.
+    """
     search, tried = find_boundary(start, least, most, narrow), []
     signs: dict[float, int] = {}
     load = next(search)
@@ -61,7 +79,9 @@ def test_the_boundary_is_found_from_either_side(start):
     assert fails / holds < 1.5 * 1.05**2
 
 
-@pytest.mark.parametrize(("most", "expected"), [(64, (11, 12)), (12, (11, 12)), (11, (11, NEVER)), (1, (1, NEVER))])
+@pytest.mark.parametrize(
+    ("most", "expected"), [(64, (11, 12)), (12, (11, 12)), (11, (11, NEVER)), (1, (1, NEVER))]
+)
 def test_whole_numbers_up_to_the_largest(most, expected):
     found, tried = drive(11.5, 1.0, 1.0, most, None)
     assert found == expected
@@ -85,14 +105,19 @@ def test_a_verdict_waits_for_the_looks():
 
 
 def made(block: int, wait_s: float, failed: type | None = None, token_s: float = 0.01):
-    """A record of one request with these times to its first token and to the only later one, in a block."""
+    """A record of one request with these times to its first token and to the only later one, in a
+    block.
+    """
     found = record("pld", f"c{block}-{wait_s}", [turn([1], decode_s=token_s)])
     found.block = block
     own = found.turns[0]
     own.prefill_s, own.step_s = 0.0, [token_s]
     own.load = {"arrival_s": 0.0, "queue_s": wait_s, "requests": [1], "rows": [1]}
     if failed:
-        found.status, found.error = "error", {"type": failed.__name__, "message": "", "traceback": "", "turn": 0}
+        found.status, found.error = (
+            "error",
+            {"type": failed.__name__, "message": "", "traceback": "", "turn": 0},
+        )
     return found
 
 
@@ -117,14 +142,22 @@ def test_a_limit_on_bursts_that_are_not_steps():
 
 
 class SimulatedSearch(LoadSearch):
-    """A search whose runs are those of one server with a fixed service time for each method (M/D/1)."""
+    """A search whose runs are those of one server with a fixed service time for each method
+    (M/D/1).
+    """
 
     service_s = {"vanilla": SERVICE_S, "pld": SERVICE_S / 2}  # noqa: RUF012
 
     def _run(self, names, stretches, folder, load):
         self.runs.append(folder)
-        return {name: [each for block in range(stretches) for each in self._serve(name, block, load["rate"])]
-                for name in names}  # fmt: skip
+        return {
+            name: [
+                each
+                for block in range(stretches)
+                for each in self._serve(name, block, load["rate"])
+            ]
+            for name in names
+        }
 
     @functools.cache  # noqa: B019
     def _serve(self, name, block, rate):
@@ -173,7 +206,9 @@ def test_no_load_that_holds_is_one_at_which_the_queue_grows():
 
 
 def test_limits_that_one_request_alone_breaks_end_the_search_of_the_method():
-    """Without a queue a request takes the service time: one method's is longer than the limit, the other's is not."""
+    """Without a queue a request takes the service time: one method's is longer than the limit, the
+    other's is not.
+    """
     limit = 0.75 * SimulatedSearch.service_s["vanilla"]
     assert SimulatedSearch.service_s["pld"] < limit
     search = simulated(Objective(ttft=limit, share=0.9))
@@ -190,9 +225,16 @@ def test_requests_that_failed_are_named_with_what_sends_them_again(capsys):
     """A queue that only grew is the load's own, and no fault."""
     search = simulated(Objective(ttft=0.055, share=0.9), kind="closed")
     for failed in (CaseError, QueueGrew):
-        search._run = lambda *_, failed=failed: {"pld": [made(block, 0.1, failed) for block in range(8)]}
-        assert search._measure("requests-1", {"requests": 1}, ["pld"])["pld"].given_up == (failed is QueueGrew)
-        named = "requests-1: 8 cases of pld failed and count as beyond the limits: . run.retry=true sends them again"
+        search._run = lambda *_, failed=failed: {
+            "pld": [made(block, 0.1, failed) for block in range(8)]
+        }
+        assert search._measure("requests-1", {"requests": 1}, ["pld"])["pld"].given_up == (
+            failed is QueueGrew
+        )
+        named = (
+            "requests-1: 8 cases of pld failed and count as beyond the limits: . run.retry=true"
+            " sends them again"
+        )
         assert (named in capsys.readouterr().out) == (failed is CaseError)
 
 
@@ -203,7 +245,9 @@ def test_a_suite_that_is_too_small_bounds_the_rates(capsys):
         rates.append(found.holds)
         assert 600 / 10 / 1.25 < found.holds < 600 / 10 * 1.25  # Poisson arrivals
     assert max(float(folder.removeprefix("rate-")) for folder in search.runs[1:]) == max(rates)
-    assert "requests arrive within load.seconds=10, the suite has 600 cases" in capsys.readouterr().out
+    assert (
+        "requests arrive within load.seconds=10, the suite has 600 cases" in capsys.readouterr().out
+    )
 
 
 def test_a_trace_is_searched_from_its_own_rate(tmp_path):
@@ -215,7 +259,9 @@ def test_a_trace_is_searched_from_its_own_rate(tmp_path):
     assert search.runs[0] == "rate-20"
     assert "capacity" not in search.runs
     assert 0 < found["vanilla"].holds < found["pld"].holds < found["pld"].fails
-    free = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace), answers="free", block=8)
+    free = simulated(
+        Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace), answers="free", block=8
+    )
     free.find()
     assert free.runs[0] == "capacity"
 
@@ -224,7 +270,9 @@ def test_a_search_needs_its_own_folder_and_enough_cases(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     given = [*replay(tmp_path), "load=closed", *SLO]
     assert run_command.main([*given, "load.slo.share=0.99"]) == 2
-    expected = "0.99: expected a share of requests from 0.5 to 0.9765625, as the 128 requests of a load"
+    expected = (
+        "0.99: expected a share of requests from 0.5 to 0.9765625, as the 128 requests of a load"
+    )
     assert expected in capsys.readouterr().err
     (tmp_path / "run/manifest.json").write_text("{}")
     assert run_command.main(given) == 2
@@ -232,7 +280,13 @@ def test_a_search_needs_its_own_folder_and_enough_cases(tmp_path, capsys):
 
 
 def test_the_arrivals_of_a_search_are_not_counted_before_its_rates(tmp_path):
-    settings = [*replay(tmp_path), "load=poisson", "load.find=slo", "load.slo.ttft_ms=5", "load.seconds=3"]
+    settings = [
+        *replay(tmp_path),
+        "load=poisson",
+        "load.find=slo",
+        "load.slo.ttft_ms=5",
+        "load.seconds=3",
+    ]
     assert len(job_of(settings).source.suite.cases) == 4
 
 
@@ -259,16 +313,27 @@ def test_a_search_from_python(tmp_path, steady_time):
 
 
 def test_a_load_has_other_stretches_for_each_method(tmp_path):
-    """A method that joins a load, or is judged again, reads a run that has more stretches than it needs."""
+    """A method that joins a load, or is judged again, reads a run that has more stretches than it
+    needs.
+    """
     job = job_of([*replay(tmp_path), "load=poisson", *SLO, "load.block=4"])
     search, both = LoadSearch(job, tmp_path / "run", Objective()), ["pld", "vanilla"]
-    for names, stretches in ((["vanilla"], 16), (["pld"], 8), (both, 8), (["vanilla"], 32), (["pld"], 16)):
+    for names, stretches in (
+        (["vanilla"], 16),
+        (["pld"], 8),
+        (both, 8),
+        (["vanilla"], 32),
+        (["pld"], 16),
+    ):
         records = search._run(names, stretches, "rate-900", {"rate": 900.0, "patience": 60.0})
         for name in names:
             shares = Kept.of(records[name], Objective(ttft=100)).shares
             assert len(shares) == len({record.round for record in records[name]}) >= stretches
     run = read_run(tmp_path / "run/rate-900")
-    counts = {name: len({each.block for each in run.records if each.method == name}) for name in ("vanilla", "pld")}
+    counts = {
+        name: len({each.block for each in run.records if each.method == name})
+        for name in ("vanilla", "pld")
+    }
     assert counts == {"vanilla": 32 + 16, "pld": 32}  # vanilla again where pld joined
 
 
@@ -277,7 +342,9 @@ def test_a_search_is_only_that_of_run(tmp_path):
         execute(job_of([*replay(tmp_path), "load=closed", *SLO]), tmp_path / "run", lambda *_: None)
 
 
-def test_a_search_names_a_method_of_which_no_request_could_be_decoded(tmp_path, monkeypatch, capsys):
+def test_a_search_names_a_method_of_which_no_request_could_be_decoded(
+    tmp_path, monkeypatch, capsys
+):
     def fail(*_):
         raise ValueError("never")
 
@@ -291,17 +358,23 @@ def test_a_search_names_a_method_of_which_no_request_could_be_decoded(tmp_path, 
 
 
 def test_a_remote_queue_that_only_grows_is_given_up():
-    """A service of 40 ms and an arrival each 4 ms: the sixth waits for more than 0.1 s, which ends the stretch."""
+    """A service of 40 ms and an arrival each 4 ms: the sixth waits for more than 0.1 s, which ends
+    the stretch.
+    """
 
     async def serve(patience_s):
         method, now = OneAtATime(), asyncio.get_running_loop().time
         questions = (
-            SimpleNamespace(method=method, request=lambda n=n: Request([5 * n], 9, None, 0), close=[].append)
+            SimpleNamespace(
+                method=method, request=lambda n=n: Request([5 * n], 9, None, 0), close=[].append
+            )
             for n in range(10_000)
         )
         server = RemoteServer(frozenset({2}), 64)
         times = (0.004 * number for number in range(10_000))
-        served = await serve_remote(server, questions, times, Stretch(2, 0, 30, patience_s=patience_s))
+        served = await serve_remote(
+            server, questions, times, Stretch(2, 0, 30, patience_s=patience_s)
+        )
         return served, now()
 
     served, took_s = simulate_remote(serve(0.1))
@@ -317,7 +390,9 @@ def test_a_remote_queue_that_only_grows_is_given_up():
 
 
 class InTurn:
-    """A place for one thread after the other, in the order in which they came; a lock of Python promises no order."""
+    """A place for one thread after the other, in the order in which they came; a lock of Python
+    promises no order.
+    """
 
     def __init__(self) -> None:
         self._changed, self._came, self._gone = threading.Condition(), itertools.count(), 0
@@ -337,9 +412,20 @@ class InTurn:
 def test_a_search_on_servers_end_to_end(tmp_path):
     """Each server answers one request after the other, so that n clients wait for n services."""
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
-        plain.service_s, drafting.service_s, plain.place, drafting.place = 0.03, 0.01, InTurn(), InTurn()
+        plain.service_s, drafting.service_s, plain.place, drafting.place = (
+            0.03,
+            0.01,
+            InTurn(),
+            InTurn(),
+        )
         given = [*settings_of(plain, drafting, tmp_path / "run"), "decode.max_new_tokens=8"]
-        given += ["measure.lossless=false", "load=closed", "load.requests=2", "load.block=4", "load.find=slo"]
+        given += [
+            "measure.lossless=false",
+            "load=closed",
+            "load.requests=2",
+            "load.block=4",
+            "load.find=slo",
+        ]
         given += ["load.slo.share=0.7"]
 
         def search(ttft_ms: int) -> tuple[pd.DataFrame, int]:
@@ -352,7 +438,9 @@ def test_a_search_on_servers_end_to_end(tmp_path):
         assert table["holds"].to_dict() == {"vanilla": 1, "server": 2}
         assert table["fails"].isna().to_dict() == {"vanilla": False, "server": True}
         assert table.loc["vanilla", "fails"] == 2
-        assert table.loc["vanilla", "fails_kept_high"] < 0.7 <= table.loc["vanilla", "holds_kept_low"]
+        assert (
+            table.loc["vanilla", "fails_kept_high"] < 0.7 <= table.loc["vanilla", "holds_kept_low"]
+        )
         assert "Under load" in (tmp_path / "run/report.html").read_text()
         path = tmp_path / "run/requests-2" / RECORDS
         assert len(read_run(path.parent).records) == 8 * 4 * 2
@@ -367,9 +455,14 @@ def test_a_search_on_servers_end_to_end(tmp_path):
 
 
 async def offer(port: int, rate: float, count: int) -> list[float]:
-    """[s] From the intended arrival, one each 1 / rate, to the first event, by sockets alone; nothing limits them."""
+    """[s] From the intended arrival, one each 1 / rate, to the first event, by sockets alone;
+    nothing limits them.
+    """
     body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 2, "stream": True}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length:"
+        b" %d\r\n\r\n" % len(body)
+    )
     begun = time.perf_counter() + 0.05
 
     async def ask(at_s: float) -> float:
@@ -388,14 +481,33 @@ async def offer(port: int, rate: float, count: int) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_boundary_of_a_server_is_that_of_an_independent_generator(tmp_path):
-    """The server takes one request at a time: at constant gaps nobody waits, until its queue only grows."""
+    """The server takes one request at a time: at constant gaps nobody waits, until its queue only
+    grows.
+    """
     service_s, limit_s, share = 0.06, 0.15, 0.9  # long, as client and server share a processor
     with stand_in.serving("vllm", speculates=False) as server:
         server.service_s, server.place = service_s, InTurn()
-        given = ["model=server", "model.tokenizer=bundled:tiny", "decode.max_new_tokens=2", "report.plots=false"]
-        given += ["measure.warmup=0", f"hydra.run.dir={tmp_path}/run", f"method.vanilla.url={server.url}", "method=[]"]
-        given += ["load=constant", "load.requests=4", "load.block=8", "load.find=slo", f"load.slo.share={share}"]
-        given += ["suite.limit=8", "suite.categories=[qa]", "measure.lossless=false"]  # of one turn each
+        given = [
+            "model=server",
+            "model.tokenizer=bundled:tiny",
+            "decode.max_new_tokens=2",
+            "report.plots=false",
+        ]
+        given += [
+            "measure.warmup=0",
+            f"hydra.run.dir={tmp_path}/run",
+            f"method.vanilla.url={server.url}",
+            "method=[]",
+        ]
+        given += [
+            "load=constant",
+            "load.requests=4",
+            "load.block=8",
+            "load.find=slo",
+            f"load.slo.share={share}",
+        ]
+        # of one turn each
+        given += ["suite.limit=8", "suite.categories=[qa]", "measure.lossless=false"]
         assert run_command.main([*given, f"load.slo.ttft_ms={1e3 * limit_s}"]) == 0
         (row,) = pd.read_csv(tmp_path / "run/tables/objective.csv").to_dict("records")
 
@@ -408,7 +520,10 @@ def test_the_boundary_of_a_server_is_that_of_an_independent_generator(tmp_path):
         while keeps(1.05 * rate):
             rate *= 1.05
     independent = 1.025 * rate  # between the last that keeps and the first that does not
-    print(f"the harness {row['holds']}, queue grows at {row['saturated']}; independent {independent:.4g}")
+    print(
+        f"the harness {row['holds']}, queue grows at {row['saturated']}; independent"
+        f" {independent:.4g}"
+    )
     assert row["holds"] == pytest.approx(independent, rel=0.1)
     assert row["holds"] < row["saturated"] == pytest.approx(independent, rel=0.1)
 
@@ -417,8 +532,14 @@ def test_the_boundary_of_a_server_is_that_of_an_independent_generator(tmp_path):
     ("given", "message"),
     [
         (["load.find=slo"], "load.find=slo: no limit is set"),
-        (["load.find=slo", "load.slo.ttft_ms=5", "--dry-run"], "finds its loads while it runs; expected one load"),
-        (["load.find=slo", "load.slo.ttft_ms=0"], "load.slo.ttft_ms=0.0: expected a finite number above 0"),
+        (
+            ["load.find=slo", "load.slo.ttft_ms=5", "--dry-run"],
+            "finds its loads while it runs; expected one load",
+        ),
+        (
+            ["load.find=slo", "load.slo.ttft_ms=0"],
+            "load.slo.ttft_ms=0.0: expected a finite number above 0",
+        ),
     ],
 )
 def test_searches_that_are_refused(tmp_path, given, message, capsys):

@@ -41,8 +41,12 @@ def test_steps_lie_between_marks_and_read_no_clock_of_their_own(monkeypatch):
     assert clock.steps() == []
 
 
-def test_a_process_that_is_interrupted_at_every_reading_has_no_time_outside_of_its_phases(stage, monkeypatch):
-    """Each reading of the clock is 50 ms after the one before it, as on a machine with too many processes."""
+def test_a_process_that_is_interrupted_at_every_reading_has_no_time_outside_of_its_phases(
+    stage, monkeypatch
+):
+    """Each reading of the clock is 50 ms after the one before it, as on a machine with too many
+    processes.
+    """
     readings = itertools.count(0, 50_000_000)
     monkeypatch.setattr(module.time, "perf_counter_ns", lambda: next(readings))
     method = Vanilla()
@@ -70,7 +74,12 @@ def test_every_decode_step_has_its_time(stage, method):
     entry = next(entry for entry in entries if entry.name == method)
     entry.method.bind(stage.target)
     entry.method.reset()
-    out = decode(stage.engine, entry.method, Request([5, 6, 7, 5, 6], 12, None, 0), Clock(torch.device("cpu")))
+    out = decode(
+        stage.engine,
+        entry.method,
+        Request([5, 6, 7, 5, 6], 12, None, 0),
+        Clock(torch.device("cpu")),
+    )
     assert len(out.step_s) == len(out.accept) > 0
     assert min(out.step_s) > 0
     assert sum(out.step_s) <= out.decode_s

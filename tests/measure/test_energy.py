@@ -1,4 +1,6 @@
-"""Energy by NVML's counters: read around every request, and no word about it where there are none."""
+"""Energy by NVML's counters: read around every request, and no word about it where there are
+none.
+"""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -15,7 +17,9 @@ class FakeError(Exception):
 
 
 class FakeNvml(ModuleType):
-    """Two GPUs that use 5 and 7 mJ between any two readings, as the driver numbers them: the other way round."""
+    """Two GPUs that use 5 and 7 mJ between any two readings, as the driver numbers them: the other
+    way round.
+    """
 
     NVMLError = FakeError
 
@@ -51,7 +55,9 @@ class FakeNvml(ModuleType):
 @pytest.fixture
 def install(monkeypatch):
     """A fake module, and torch's two GPUs."""
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid="ab"[gpu]))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid="ab"[gpu])
+    )
 
     def put(nvml: FakeNvml | None) -> FakeNvml | None:
         monkeypatch.setitem(sys.modules, NVML, nvml)  # None: importing it fails
@@ -64,7 +70,8 @@ def test_joules_of_all_gpus_since_a_reading(install):
     install(FakeNvml())
     meter = open_meter([0, 1])
     before = meter.joules()
-    assert before == pytest.approx((10**9 + 10**6 + 2 * 12) * 1e-3)  # one reading was made to see that there is one
+    # one reading was made to see that there is one
+    assert before == pytest.approx((10**9 + 10**6 + 2 * 12) * 1e-3)
     assert meter.since(before) == pytest.approx(0.012)
     assert open_meter([0]).since(0.0) == pytest.approx(1000, rel=1e-3)
 
@@ -103,7 +110,13 @@ def test_the_targets_gpus_and_those_with_tensors_of_the_run(monkeypatch):
 
 
 def test_a_run_records_every_requests_energy(tmp_path, monkeypatch):
-    options = ("method=[pld]", "suite.first=2", "decode.max_new_tokens=4", "measure=quick", "measure.warmup=1")
+    options = (
+        "method=[pld]",
+        "suite.first=2",
+        "decode.max_new_tokens=4",
+        "measure=quick",
+        "measure.warmup=1",
+    )
     without = execute_job(tmp_path / "without", *options)
     assert {turn.energy_j for each in without for turn in each.turns} == {None}
     nvml = FakeNvml()

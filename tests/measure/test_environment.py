@@ -1,4 +1,6 @@
-"""The description of a GPU in a manifest: its driver's settings if they can be read, else nothing."""
+"""The description of a GPU in a manifest: its driver's settings if they can be read, else
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SIZE = {"name": "GPU 1", "memory_bytes": 1 << 30, "sms": 132}
 def smi(tmp_path, monkeypatch):
     """A machine with one GPU, and the file that answers for its driver."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    found = SimpleNamespace(name="GPU 1", total_memory=1 << 30, multi_processor_count=132, uuid="ab")
+    found = SimpleNamespace(
+        name="GPU 1", total_memory=1 << 30, multi_processor_count=132, uuid="ab"
+    )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: found)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     file = tmp_path / "nvidia-smi"

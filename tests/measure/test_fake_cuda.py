@@ -1,4 +1,6 @@
-"""Labelled tensors behave as a GPU's: what mixes devices raises, what waits is counted, the numbers are the CPU's."""
+"""Labelled tensors behave as a GPU's: what mixes devices raises, what waits is counted, the numbers
+are the CPU's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run's files do not identify the user unless requested, and their paths still lead to the files."""
+"""A run's files do not identify the user unless requested, and their paths still lead to the
+files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The lab's table of commands: help, unknown names before any weights are loaded, and exit codes."""
+"""The lab's table of commands: help, unknown names before any weights are loaded, and exit
+codes.
+"""
 
 import pytest
 

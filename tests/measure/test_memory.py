@@ -28,7 +28,12 @@ from specbench.profile import ModelShape
 from specbench.types import Needs
 
 LENGTH, CHUNK, NODES = 4096, 256, 4
-SHAPE = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 8}
+SHAPE = {
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+}
 HOST = 512  # [bytes] of a token in lists and in a drafter's index
 SLACK = 32 << 20  # [bytes] of libraries: threads' scratch, code, what an allocator keeps
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -60,7 +65,8 @@ class RequestBound:
         row = max(6 * turned, 2 * turned + 4 * shape.inner) + 6 * shape.hidden
         chunk = min(tree.CHUNK, logits) * 2 * shape.vocab + tree.CHUNK * row
         rest = shape.value_bytes * chunk
-        mask = tree.CELLS * (shape.value_bytes + 2) if masked else 0  # as numbers, and twice as bits
+        # as numbers, and twice as bits
+        mask = tree.CELLS * (shape.value_bytes + 2) if masked else 0
         return cls(token, rest + mask + (nodes + GROWTH) * kept + SLACK)
 
     def at(self, context: int) -> int:
@@ -79,12 +85,16 @@ def measure_peak(call: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def measure_rise(kind, chunk, cells):
-    """The bound per token and of a request in chunks of this size, and the peak of one request [bytes]."""
+    """The bound per token and of a request in chunks of this size, and the peak of one request
+    [bytes].
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     tree.CHUNK, tree.CELLS = chunk, cells
     rest = {"num_key_value_heads": 4, "head_dim": 32, "max_position_embeddings": LENGTH + 1}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **{**BASE, **SHAPE, **rest})).eval()
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("llama", **{**BASE, **SHAPE, **rest})
+    ).eval()
     prompt = [5 + token * token % 97 for token in range(LENGTH)]
     engine = kind(model, LENGTH + 1, frozenset(), NODES)
     _, base = measure_peak(partial(engine.start, prompt[:8], 1, Walk(None, 0), Needs(), SILENT))
@@ -93,11 +103,14 @@ def measure_rise(kind, chunk, cells):
     return bound.token_bytes, bound.at(LENGTH), peak - base
 
 
-@pytest.mark.parametrize("kind", [pytest.param(EagerEngine, marks=pytest.mark.exhaustive), FastEngine])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(EagerEngine, marks=pytest.mark.exhaustive), FastEngine]
+)
 def test_a_long_request_stays_within_its_bound_and_larger_chunks_do_not(kind):
     found = []
     for chunk, cells in ((CHUNK, CHUNK * 1024), (LENGTH, LENGTH * LENGTH)):
-        with ProcessPoolExecutor(1, get_context("forkserver")) as fresh:  # earlier memory of the process would count
+        # earlier memory of the process would count
+        with ProcessPoolExecutor(1, get_context("forkserver")) as fresh:
             found.append(fresh.submit(measure_rise, kind, chunk, cells).result())
     token_bytes, bound, in_chunks = found[0]
     kept = 2 * 4 * 4 * 32 * 4  # keys and values: layers, heads, size, bytes

@@ -1,4 +1,6 @@
-"""The counter against hand counts: operations that launch, views that do not, every way to synchronise."""
+"""The counter against hand counts: operations that launch, views that do not, every way to
+synchronise.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,15 @@ def test_operations_and_views(inference):
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize(
     "read",
-    [lambda t: t.item(), int, float, bool, lambda t: t.tolist(), lambda t: t.numpy(), lambda t: t.reshape(1).nonzero()],
+    [
+        lambda t: t.item(),
+        int,
+        float,
+        bool,
+        lambda t: t.tolist(),
+        lambda t: t.numpy(),
+        lambda t: t.reshape(1).nonzero(),
+    ],
 )
 def test_every_read_back_counts_once(read, inference):
     with torch.inference_mode(inference):

@@ -1,4 +1,6 @@
-"""Timing in pairs: the order of runs, when a difference is reported, and the command from arguments to table."""
+"""Timing in pairs: the order of runs, when a difference is reported, and the command from arguments
+to table.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def engine():
 
 def test_a_round_is_a_b_b_a_and_the_next_one_b_a_a_b(engine):
     seen: list[str] = []
-    found = time_pair(engine, CPU, [Sleeper("a", seen), Sleeper("b", seen, pause_s=2e-3)], [[3], [4, 4]], 2, 4)
+    found = time_pair(
+        engine, CPU, [Sleeper("a", seen), Sleeper("b", seen, pause_s=2e-3)], [[3], [4, 4]], 2, 4
+    )
     assert seen[:2] == ["a4", "b4"]  # warm-up, the longest prompt
     assert " ".join(seen[2:]) == "a3 b3 b3 a3 b3 a3 a3 b3 b4 a4 a4 b4 a4 b4 b4 a4"
     for side in found:
@@ -74,7 +78,9 @@ def test_the_command_prints_a_table(capsys):
     assert about.startswith(shown)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
     names = [pair.replace(":", ", ") for pair in pairs]
-    assert [row[0] for row in rows] == [f"{name}: {clock}" for name in names for clock in ("cpu", "wall")]
+    assert [row[0] for row in rows] == [
+        f"{name}: {clock}" for name in names for clock in ("cpu", "wall")
+    ]
     assert [row[1] for row in rows] == ["8 of 8", ""] * len(pairs)
     for row in rows:
         value, low, high = map(float, re.findall(r"[\d.]+", row[3]))
@@ -100,7 +106,9 @@ COUNT, ROUNDS, TOKENS = 12, 4, 20
 
 
 def side(factor: float = 1.0, noise: float = 0.01, drift: float = 1.0, seed: int = 0) -> Timed:
-    """Prompts of different lengths. noise: of each run, upwards. drift: of the second runs against the first."""
+    """Prompts of different lengths. noise: of each run, upwards. drift: of the second runs against
+    the first.
+    """
     random = np.random.default_rng(seed)
     base = np.linspace(0.1, 0.4, COUNT)[:, None, None] * factor
 
@@ -135,7 +143,9 @@ def test_a_difference_inside_the_spread_of_either_side_is_refused():
 def test_an_interval_that_holds_one_or_clocks_that_disagree_show_nothing():
     slow = side(seed=1)
     factor = np.where(np.arange(COUNT) % 2, 1.7, 0.6)[:, None, None]
-    ratios, verdict = compare(side(), replace(slow, wall_s=slow.wall_s * factor, cpu_s=slow.cpu_s * factor))
+    ratios, verdict = compare(
+        side(), replace(slow, wall_s=slow.wall_s * factor, cpu_s=slow.cpu_s * factor)
+    )
     assert ratios["wall"].value.low < 1 < ratios["wall"].value.high
     assert ratios["wall"].value.value > ratios["wall"].spread
     assert verdict == NONE
@@ -153,4 +163,6 @@ def test_times_are_minima_or_medians_per_token():
     assert [ratio.value.value for ratio in compare(ours, peer)[0].values()] == pytest.approx([1, 1])
     for times in (ours.cpu_s, ours.wall_s):
         times[:, :3] = times[:, 3:] * 10  # six of eight
-    assert [ratio.value.value for ratio in compare(ours, peer)[0].values()] == pytest.approx([1, 0.1])
+    assert [ratio.value.value for ratio in compare(ours, peer)[0].values()] == pytest.approx(
+        [1, 0.1]
+    )

@@ -23,15 +23,41 @@ def run(monkeypatch, tmp_path):
 
 
 def test_a_profile_with_rows_is_written_drawn_and_printed(run, tmp_path, capsys):
-    small = ("--fed", "1,4", "--contexts", "20,40", "--rounds", "3", "--rows", "--k", "1,2", "--w", "0,2")
+    small = (
+        "--fed",
+        "1,4",
+        "--contexts",
+        "20,40",
+        "--rounds",
+        "3",
+        "--rows",
+        "--k",
+        "1,2",
+        "--w",
+        "0,2",
+    )
     assert run("model=tiny", "engine=eager", *small, "--row-contexts", "20") == 0
     (path,) = tmp_path.glob("*.json")
     profile = read_profile(path)
-    assert (profile.model, profile.engine, profile.dtype, profile.kind) == ("tiny", "eager", "float32", "measured")
+    assert (profile.model, profile.engine, profile.dtype, profile.kind) == (
+        "tiny",
+        "eager",
+        "float32",
+        "measured",
+    )
     assert profile.rows.ms.shape == (1, 2, 2)
-    assert {file.name for file in tmp_path.glob("*.png")} == {f"{path.stem}.png", f"{path.stem}-rows.png"}
+    assert {file.name for file in tmp_path.glob("*.png")} == {
+        f"{path.stem}.png",
+        f"{path.stem}-rows.png",
+    }
     out = capsys.readouterr().out
-    for message in ("T(q)/T(1)", "ceilings: read", "share of the bandwidth bound", "host time a step", "A/A"):
+    for message in (
+        "T(q)/T(1)",
+        "ceilings: read",
+        "share of the bandwidth bound",
+        "host time a step",
+        "A/A",
+    ):
         assert message in out
 
 
@@ -51,7 +77,9 @@ def test_what_cannot_be_measured_is_refused(run, capsys, monkeypatch, arguments,
     assert message in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_found_before_the_sweep(run, tmp_path, capsys, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_found_before_the_sweep(
+    run, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr("specbench.runs.sources.load_model", None)
     (tmp_path / "file").write_text("")
     assert run("model=tiny", "--out", str(tmp_path / "file"), last=False) == 2

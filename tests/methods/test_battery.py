@@ -1,4 +1,6 @@
-"""The requirements for every method, tested for each yaml in conf/method without a list of names."""
+"""The requirements for every method, tested for each yaml in conf/method without a list of
+names.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_yaml_names_its_source_and_its_reset(name):
 def test_page_exists(name):
     module = settings_of(name)["_target_"].split(".")[1]  # variants of one method share its page
     page = PACKAGE.parent / "docs" / "methods" / f"{module}.md"
-    assert page.exists(), f"{page} is missing; expected a page of the method with a section ## Parameters"
+    assert page.exists(), (
+        f"{page} is missing; expected a page of the method with a section ## Parameters"
+    )
     if not page.parent.is_dir():
         pytest.skip("docs/ is not next to an installed package")
     assert "## Parameters" in page.read_text() or name == VANILLA
@@ -59,43 +63,66 @@ def test_greedy_ids_equal_vanillas(name, greedy):
     for case in cases:
         record = greedy[name, case]
         assert record.status == "ok", record.error
-        assert [turn.ids for turn in record.turns] == [turn.ids for turn in greedy[VANILLA, case].turns]
+        assert [turn.ids for turn in record.turns] == [
+            turn.ids for turn in greedy[VANILLA, case].turns
+        ]
         assert record.lossless.violations == 0
 
 
 def test_counts_add_up(name, greedy):
     peers = {name} if isinstance(entry_of(name).method, Peer) else set()
-    gaps = []  # between a turn's time and its phases'; the processor may be taken away between two readings of a clock
+    # between a turn's time and its phases'; the processor may be taken away between two readings of
+    # a clock
+    gaps = []
     for (method, _), record in greedy.items():
         for turn in record.turns:
             assert len(turn.accept) == len(turn.proposed) == len(turn.fed) == len(turn.depth)
-            if method in peers:  # some draft with the prompt's forward; how much they draft they do not say
+            # some draft with the prompt's forward; how much they draft they do not say
+            if method in peers:
                 assert 1 + sum(turn.accept) <= len(turn.ids)
             else:
                 assert 1 + sum(turn.accept) == len(turn.ids)
-                assert all(count - 1 <= depth for count, depth in zip(turn.accept, turn.depth, strict=True))
+                assert all(
+                    count - 1 <= depth for count, depth in zip(turn.accept, turn.depth, strict=True)
+                )
             assert turn.prefill_s > 0
             assert turn.decode_s >= 0
             if turn.phases_s:
-                gaps.append(abs(sum(turn.phases_s.values()) - turn.decode_s) / max(0.05 * turn.decode_s, 2e-4))
+                gaps.append(
+                    abs(sum(turn.phases_s.values()) - turn.decode_s)
+                    / max(0.05 * turn.decode_s, 2e-4)
+                )
     assert not gaps or statistics.median(gaps) <= 1
 
 
 def test_replay_of_the_run_gives_the_same_steps(name, greedy, folder, tmp_path):
-    """Behind recorded tokens a drafter does what it did behind the model; one that needs the model is refused."""
+    """Behind recorded tokens a drafter does what it did behind the model; one that needs the model
+    is refused.
+    """
     entry = entry_of(name)
-    trace = ("model=replay", f"model.trace={folder / 'records.jsonl'}", f"model.frozen_table={FROZEN}")
+    trace = (
+        "model=replay",
+        f"model.trace={folder / 'records.jsonl'}",
+        f"model.frozen_table={FROZEN}",
+    )
     refused = ""
     try:
         trace += (f"model.heads.pard={PARD}",)
-        job = job_for(*trace, f"model.datastore={DATASTORE}", f"model.draft={DRAFT}", f"method=[{name}]")
+        job = job_for(
+            *trace, f"model.datastore={DATASTORE}", f"model.draft={DRAFT}", f"method=[{name}]"
+        )
         execute(job, tmp_path, lambda *_: None)
     except InputError as error:
         refused = str(error)
     if refused:
         needs = entry.method.needs
         assert f"method.{name}" in refused
-        assert isinstance(entry.method, Peer) or needs.node_topk or needs.hidden or "weights" in refused
+        assert (
+            isinstance(entry.method, Peer)
+            or needs.node_topk
+            or needs.hidden
+            or "weights" in refused
+        )
         return
     for record in read_run(tmp_path).records:
         live = greedy[record.method, record.case]
@@ -115,7 +142,9 @@ def test_order_of_cases_does_not_matter(name, greedy, together):
     """A method that is reset by case gives the same accept lists whatever came before."""
     if not starts_anew(name):
         pytest.skip("keeps state across cases on purpose")
-    _, shuffled = together.run(name, *SUITE, "suite.order=shuffled", "suite.seed=3", FEW, fits=starts_anew)
+    _, shuffled = together.run(
+        name, *SUITE, "suite.order=shuffled", "suite.seed=3", FEW, fits=starts_anew
+    )
     assert name in {method for method, _ in shuffled}
     for key, record in shuffled.items():
         assert [turn.accept for turn in record.turns] == [turn.accept for turn in greedy[key].turns]
@@ -129,11 +158,15 @@ def draws_as_vanilla(name: str) -> bool:
 def test_sampling_emits_vanillas_ids_for_the_same_seed(name, together):
     if not draws_as_vanilla(name):
         pytest.skip("draws random numbers of its own: its distribution is tested, not its ids")
-    _, sampled = together.run(name, *SUITE, "decode=sample", "decode.temperature=0.8", FEW, fits=draws_as_vanilla)
+    _, sampled = together.run(
+        name, *SUITE, "decode=sample", "decode.temperature=0.8", FEW, fits=draws_as_vanilla
+    )
     assert name in {method for method, _ in sampled}
     for (_, case), record in sampled.items():
         assert record.status == "ok", record.error
-        assert [turn.ids for turn in record.turns] == [turn.ids for turn in sampled[VANILLA, case].turns]
+        assert [turn.ids for turn in record.turns] == [
+            turn.ids for turn in sampled[VANILLA, case].turns
+        ]
         assert record.lossless is None
 
 

@@ -1,4 +1,6 @@
-"""DDTree: no tree of its size has a greater sum of probabilities, and heads and draft models draft it."""
+"""DDTree: no tree of its size has a greater sum of probabilities, and heads and draft models draft
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +28,39 @@ from specbench.types import InputError
 
 
 def greatest_sum(chances: np.ndarray, nodes: int) -> float:
-    """By brute force: any tree is a set of paths with all their beginnings, so at most the likeliest paths."""
+    """By brute force: any tree is a set of paths with all their beginnings, so at most the
+    likeliest paths.
+    """
     every = list(accumulate(chances, lambda paths, tokens: np.outer(paths, tokens).ravel()))
     return float(np.sort(np.concatenate(every))[::-1][:nodes].sum())
 
 
 @settings(max_examples=20)
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([0.3, 1, 6]))
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 40),
+    st.integers(0, 2**31),
+    st.sampled_from([0.3, 1, 6]),
+)
 def test_no_tree_of_the_size_is_likelier(levels, vocab, nodes, seed, sharpness):
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(levels, vocab)) * sharpness)
     chances = logits.softmax(-1).numpy()
     draft = draft_places(logits, nodes)
     paths = root_paths(draft.tokens, draft.parents)
-    assert len(paths) == len(set(paths)) == min(nodes, sum(vocab**depth for depth in range(1, levels + 1)))
+    assert (
+        len(paths)
+        == len(set(paths))
+        == min(nodes, sum(vocab**depth for depth in range(1, levels + 1)))
+    )
     own = [np.prod([chances[place, token] for place, token in enumerate(path)]) for path in paths]
     assert sum(own) == pytest.approx(greatest_sum(chances, nodes))
-    assert np.allclose(own, sorted(own, reverse=True))  # so what a smaller budget leaves is a best tree too
+    # so what a smaller budget leaves is a best tree too
+    assert np.allclose(own, sorted(own, reverse=True))
     depths = compute_depths(draft.parents)
-    assert draft.score == pytest.approx([chances[at - 1, path[-1]] for at, path in zip(depths, paths, strict=True)])
+    assert draft.score == pytest.approx(
+        [chances[at - 1, path[-1]] for at, path in zip(depths, paths, strict=True)]
+    )
 
 
 def test_a_wrong_variant_is_less_likely():
@@ -65,14 +82,18 @@ def test_a_gpu_gets_the_same_tree():
         logits = torch.randn(6, 50, generator=random, dtype=torch.float64) * 3
         for levels in (6, 2):
             ours = draft_places(logits, nodes, lambda level, most=levels: level.depth < most)
-            found = draft_levels(*logits.log_softmax(-1)[:nodes].topk(min(nodes, 50)), nodes, levels)
+            found = draft_levels(
+                *logits.log_softmax(-1)[:nodes].topk(min(nodes, 50)), nodes, levels
+            )
             same = root_paths(found.tokens.tolist(), found.parents.tolist())
             assert sorted(same) == sorted(root_paths(ours.tokens, ours.parents))
         assert len(ours) < nodes or nodes < 3
 
 
 def test_a_policy_cuts_the_places():
-    """What is left is the part of the whole tree: nodes that are cut are not replaced by wider levels."""
+    """What is left is the part of the whole tree: nodes that are cut are not replaced by wider
+    levels.
+    """
     logits = 4 * torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
     asked: list[DraftLevel] = []
 
@@ -88,7 +109,9 @@ def test_a_policy_cuts_the_places():
     kept = [chance for chance, path in zip(whole.score, paths, strict=True) if len(path) <= 3]
     assert draft.score == pytest.approx(kept)
     assert [level.depth for level in asked] == [1, 2, 3]
-    assert asked[1].probability == pytest.approx(float(logits.softmax(-1).amax(-1)[:2].prod()), rel=1e-5)
+    assert asked[1].probability == pytest.approx(
+        float(logits.softmax(-1).amax(-1)[:2].prod()), rel=1e-5
+    )
 
 
 @torch.inference_mode()
@@ -120,7 +143,11 @@ def test_a_draft_model_drafts_the_likeliest_paths(model):
 def test_settings_that_contradict_are_refused():
     with pytest.raises(InputError, match="nodes=8: choices have a shape of their own"):
         DFlash("random", nodes=8, choices=[[1]], sampling="top")
-    with pytest.raises(InputError, match="nodes=8: the likeliest paths are not drawn; expected sampling=top"):
+    with pytest.raises(
+        InputError, match="nodes=8: the likeliest paths are not drawn; expected sampling=top"
+    ):
         PEagle("random", nodes=8)
-    with pytest.raises(InputError, match="nodes=8: the likeliest paths are not drawn; expected choice=argmax"):
+    with pytest.raises(
+        InputError, match="nodes=8: the likeliest paths are not drawn; expected choice=argmax"
+    ):
         Pard("unused", nodes=8)

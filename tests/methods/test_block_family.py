@@ -1,4 +1,6 @@
-"""DFlash's family: drafts against a float64 forward that is written from the formulas; wrong ones differ."""
+"""DFlash's family: drafts against a float64 forward that is written from the formulas; wrong ones
+differ.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,19 @@ from safetensors.torch import load_file, save_file
 from builders.drafts import require_laws
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import draft_together
-from head_models import HOSTILE, begun, bound, card_of, damaged, draft_of, features_of, likeliest, near, paths_of, run
+from head_models import (
+    HOSTILE,
+    begun,
+    bound,
+    card_of,
+    damaged,
+    draft_of,
+    features_of,
+    likeliest,
+    near,
+    paths_of,
+    run,
+)
 from methods.dflash import DFlash
 from methods.parts import tree_method
 from methods.parts.draft_layer import CompiledLayers
@@ -36,7 +50,9 @@ def agree(module, model, method, draft) -> bool:
     count, chain = module.inner["block_size"] - module.skipped, draft.tokens.tolist()
     law = law_of(module, model, method, count=count)
     wanted = torch.cat([SAMPLING(law(chain[:place])[None]) for place in range(len(chain))])
-    return len(chain) == count and torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
+    return len(chain) == count and torch.allclose(
+        draft.probs, wanted.to(draft.probs.dtype), atol=1e-6
+    )
 
 
 @torch.inference_mode()
@@ -47,7 +63,9 @@ def drawn(folder, model, **options):
 
 @pytest.mark.parametrize("kind", FILES)
 def test_drafts_equal_those_of_the_formulas(model, tmp_path, kind):
-    """Drawn and greedy; the ids are the target's; a policy of lengths sees each level's probability."""
+    """Drawn and greedy; the ids are the target's; a policy of lengths sees each level's
+    probability.
+    """
     module = BlockFamily(kind)
     method, draft = drawn(module.saved(tmp_path), model)
     assert agree(module, model, method, draft)
@@ -60,10 +78,11 @@ def test_drafts_equal_those_of_the_formulas(model, tmp_path, kind):
 
 @torch.inference_mode()
 def found_and_wanted_law(method, model, monkeypatch, by_path=True):
-    """(V, V) the law of two tokens: what block verification makes of every chain that can be drawn; the target's.
+    """(V, V) the law of two tokens: what block verification makes of every chain that can be drawn;
+    the target's.
 
-    by_path: a chain states what its tokens were drawn from, otherwise what those of the first chain were. The target is
-    a table, likely where the drafter is.
+    by_path: a chain states what its tokens were drawn from, otherwise what those of the first chain
+    were. The target is a table, likely where the drafter is.
     """
     chain, chances, firsts = [], [], {}
 
@@ -85,7 +104,11 @@ def found_and_wanted_law(method, model, monkeypatch, by_path=True):
             others = chances[place].nonzero()[:, 0].tolist()
             open_ += [(*chain[:place], token) for token in others if token != chain[place]]
         drawn.append(
-            (math.prod(float(row[token]) for row, token in zip(chances, chain, strict=True)), draft, [*chances])
+            (
+                math.prod(float(row[token]) for row, token in zip(chances, chain, strict=True)),
+                draft,
+                [*chances],
+            )
         )
     assert sum(chance for chance, *_ in drawn) == pytest.approx(1, abs=1e-5)
 
@@ -100,7 +123,9 @@ def found_and_wanted_law(method, model, monkeypatch, by_path=True):
     for chance, draft, _ in drawn:
         one, two = draft.tokens.tolist()
         test = BlockTest(draft.parents, None, 3)
-        weights, left = test.weigh(torch.stack([start, later[one], later[two]]), draft.tokens, draft.probs)
+        weights, left = test.weigh(
+            torch.stack([start, later[one], later[two]]), draft.tokens, draft.probs
+        )
         for accepted, path in outcomes(test, weights, draft.parents):
             if not path:
                 found += chance * accepted * left[0][:, None] * later[:VOCAB]
@@ -116,8 +141,14 @@ CORRECTED = [kind for kind in FILES if "window" not in kind and kind not in ("pl
 
 @pytest.mark.parametrize("kind", CORRECTED)
 def test_the_law_of_drawn_chains_is_the_targets(model, tmp_path, monkeypatch, kind):
-    """By enumeration: a place states its distribution after the token that was drawn before it, not after another."""
-    method = bound(DFlash(BlockFamily(kind).saved(tmp_path), length=2), model, Sampling(1.5, top_k=4, blocks=True))
+    """By enumeration: a place states its distribution after the token that was drawn before it, not
+    after another.
+    """
+    method = bound(
+        DFlash(BlockFamily(kind).saved(tmp_path), length=2),
+        model,
+        Sampling(1.5, top_k=4, blocks=True),
+    )
     found, wanted = found_and_wanted_law(method, model, monkeypatch)
     assert torch.allclose(found, wanted, rtol=0, atol=1e-6)
     found, wanted = found_and_wanted_law(method, model, monkeypatch, by_path=False)
@@ -156,13 +187,15 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 SETTINGS = {
     "plain": [("causal", True)],
     "causal": [("causal", False)],
-    "windowed": [("sliding_window", 3), ("sliding_window", 5), ("is_causal", True), ("is_causal", False),
+    "windowed": [("sliding_window", 3), ("sliding_window", 5), ("is_causal", True),
+    ("is_causal", False),
                  ("layer_types", [FULL, SLIDING])],
     "windowed both ways": [("is_causal", True), ("sliding_window", 4)],
-    "windowed from the root": [("sliding_window", 3), ("sliding_window", 5), ("sliding_window_non_causal", True),
+    "windowed from the root": [("sliding_window", 3), ("sliding_window", 5),
+    ("sliding_window_non_causal", True),
                                ("layer_types", [SLIDING, FULL])],
-    "windowed from the root both ways": [("sliding_window", 2), ("sliding_window_non_causal", False)],
-    "all windowed": [("swa_window_size", 5)],
+    "windowed from the root both ways": [("sliding_window", 2),
+    ("sliding_window_non_causal", False)], "all windowed": [("swa_window_size", 5)],
     "domino": [("pure_draft_prefix_len", 0), ("pure_draft_prefix_len", 2)],
     "domino from the second row": [("pure_draft_prefix_len", 1)],
     "dflash2": [("selector_top_k", 6), ("final_logit_softcapping", 2.0), ("output_multiplier", 1.0),
@@ -225,7 +258,9 @@ def test_every_tensor_of_a_part_is_read(model, tmp_path, kind):
 @pytest.mark.parametrize("kind", [kind for kind in FILES if "window" not in kind])
 @torch.inference_mode()
 def test_trees_are_the_likeliest_paths(model, tmp_path, kind):
-    """In one call for DFlash and JetSpec, whose places know no drafted tokens, and level by level for the others."""
+    """In one call for DFlash and JetSpec, whose places know no drafted tokens, and level by level
+    for the others.
+    """
     module = BlockFamily(kind)
     method = bound(DFlash(module.saved(tmp_path), length=3, nodes=14, sampling="top"), model)
     law = law_of(module, model, method, count=3)
@@ -251,7 +286,9 @@ def test_trees_of_a_fixed_shape_follow_their_own_path(model, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", FILES)
 def test_several_requests_draft_what_each_drafts_alone(model, tmp_path, kind):
-    """Blocks of one forward do not see each other, nor do convolutions cross from one to the next."""
+    """Blocks of one forward do not see each other, nor do convolutions cross from one to the
+    next.
+    """
     method = bound(DFlash(BlockFamily(kind).saved(tmp_path)), model)
     contexts = [IDS, IDS[:4], [3, 4] * 8]
     alone = [draft_of(method, model, ids).tokens.tolist() for ids in contexts]
@@ -262,7 +299,9 @@ def test_several_requests_draft_what_each_drafts_alone(model, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", FILES)
 def test_compiled_code_runs_where_all_layers_see_the_same_rows(tmp_path, monkeypatch, kind):
-    """In single precision, with the outcome of torch; a window counts as long as it hides nothing."""
+    """In single precision, with the outcome of torch; a window counts as long as it hides
+    nothing.
+    """
     model, calls, real = build("llama", torch.float32), [], CompiledLayers.run
 
     def compare(layers, call):
@@ -275,7 +314,9 @@ def test_compiled_code_runs_where_all_layers_see_the_same_rows(tmp_path, monkeyp
     method = bound(DFlash(BlockFamily(kind).saved(tmp_path)), model)
     assert run(model, method, IDS[:2], 20).ids == plain_greedy(model, IDS[:2], 20)
     assert all(error < 1e-4 for _, error in calls)
-    assert bool(calls) == ("window" not in kind and kind not in ("dflash2", "lilicorr of the drafter's width"))
+    assert bool(calls) == (
+        "window" not in kind and kind not in ("dflash2", "lilicorr of the drafter's width")
+    )
 
 
 def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, tmp_path):
@@ -284,8 +325,15 @@ def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, 
     for name in ("final_logit_softcapping", "output_multiplier", "input_embedding_scale"):
         del module.inner[name]
     folder = module.saved(tmp_path)
-    flat = {**module.inner, "speculators_model_type": "dflash2", "sample_from_anchor": True, "draft_vocab_size": 199}
-    (tmp_path / "config.json").write_text(json.dumps({**flat, "transformer_layer_config": module.raw}))
+    flat = {
+        **module.inner,
+        "speculators_model_type": "dflash2",
+        "sample_from_anchor": True,
+        "draft_vocab_size": 199,
+    }
+    (tmp_path / "config.json").write_text(
+        json.dumps({**flat, "transformer_layer_config": module.raw})
+    )
     method, draft = drawn(folder, model)
     assert len(draft) == BLOCK
     module.inner["sample_from_anchor"] = True
@@ -295,9 +343,15 @@ def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, 
 def test_windows_of_a_nested_file_of_the_speculators_library(model, tmp_path):
     """The settings of the layers in a part of their own, where the library writes them."""
     module = BlockFamily("windowed from the root")
-    folder, library = module.saved(tmp_path), ("speculators_model_type", "sliding_window_non_causal")
+    folder, library = (
+        module.saved(tmp_path),
+        ("speculators_model_type", "sliding_window_non_causal"),
+    )
     flat = {**module.inner, **{name: module.top[name] for name in library}}
-    layer = {**module.raw, **{name: value for name, value in module.top.items() if name not in library}}
+    layer = {
+        **module.raw,
+        **{name: value for name, value in module.top.items() if name not in library},
+    }
     (tmp_path / "config.json").write_text(json.dumps({**flat, "transformer_layer_config": layer}))
     assert agree(module, model, *drawn(folder, model))
 
@@ -308,11 +362,21 @@ def test_both_names_of_the_lattice_are_read(model, tmp_path):
     folder = module.saved(tmp_path)
     method, draft = drawn(folder, model)
     state = load_file(tmp_path / "model.safetensors")
-    for old, new in (("feature_mlp.0.", "feature_norm."), ("feature_mlp.1.", "feature_mlp.up_proj."),
-                     ("feature_mlp.3.", "feature_mlp.down_proj."), (".mlp.0.", ".mlp.up_proj."),
-                     (".mlp.2.", ".mlp.down_proj.")):  # fmt: skip
-        state = {name.replace(old, new) if "lilicorr" in name else name: weight for name, weight in state.items()}
-    assert {name.rsplit(".", 1)[0] for name in state} >= {"lilicorr.feature_norm", "lilicorr.layers.1.mlp.down_proj"}
+    for old, new in (
+        ("feature_mlp.0.", "feature_norm."),
+        ("feature_mlp.1.", "feature_mlp.up_proj."),
+        ("feature_mlp.3.", "feature_mlp.down_proj."),
+        (".mlp.0.", ".mlp.up_proj."),
+        (".mlp.2.", ".mlp.down_proj."),
+    ):
+        state = {
+            name.replace(old, new) if "lilicorr" in name else name: weight
+            for name, weight in state.items()
+        }
+    assert {name.rsplit(".", 1)[0] for name in state} >= {
+        "lilicorr.feature_norm",
+        "lilicorr.layers.1.mlp.down_proj",
+    }
     save_file(state, tmp_path / "model.safetensors")
     other, again = drawn(folder, model)
     assert torch.equal(draft.probs, again.probs)
@@ -325,10 +389,16 @@ VALUES = {name: value for inner, top in FILES.values() for name, value in {**inn
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [pytest.param(kind, seed, marks=[pytest.mark.exhaustive] if seed else []) for kind in FILES for seed in range(10)],
+    [
+        pytest.param(kind, seed, marks=[pytest.mark.exhaustive] if seed else [])
+        for kind in FILES
+        for seed in range(10)
+    ],
 )
 def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tmp_path, kind, seed):
-    """Thirty files: up to three settings of any member of the family are changed, added or removed."""
+    """Thirty files: up to three settings of any member of the family are changed, added or
+    removed.
+    """
     random, module = Random(f"{kind} {seed}"), BlockFamily(kind)
     folder, loaded = module.saved(tmp_path), 0
     given = module.inner, module.top
@@ -340,7 +410,9 @@ def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tm
             part[name] = random.choice([value, *near(value), *HOSTILE])
             if random.random() < 0.15:
                 del part[name]
-        (tmp_path / "config.json").write_text(json.dumps({**module.raw, **top, "dflash_config": inner}))
+        (tmp_path / "config.json").write_text(
+            json.dumps({**module.raw, **top, "dflash_config": inner})
+        )
         try:
             method, draft = drawn(folder, model)
         except InputError:
@@ -390,7 +462,9 @@ def test_what_is_refused_is_named(model, tmp_path, kind, inner, top, message):
 
 def test_a_tree_has_no_more_children_than_a_place_has_candidates(model, tmp_path):
     folder = BlockFamily("lilicorr").saved(tmp_path)
-    with pytest.raises(InputError, match="keeps 4 candidates for a place, and a node of the tree has 5 children"):
+    with pytest.raises(
+        InputError, match="keeps 4 candidates for a place, and a node of the tree has 5 children"
+    ):
         DFlash(folder, choices=[[5]]).check(card_of(model))
     method = bound(DFlash(folder, length=1, nodes=9, sampling="top"), model)
     assert len(draft_of(method, model, IDS)) == 4

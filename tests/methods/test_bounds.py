@@ -1,4 +1,6 @@
-"""Every count of every method has bounds: a value that no memory holds ends before weights are read."""
+"""Every count of every method has bounds: a value that no memory holds ends before weights are
+read.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,14 @@ def parameters_of(name: str) -> list[tuple[dataclasses.Field, object]]:
     kind = type(entry_of(name).method)
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    given = [(field, hints[field.name]) for field in fields if field.name in inspect.signature(kind).parameters]
-    return [(field, hint) for field, hint in given if hint in (*WHOLE, *LISTS, *TREES) or field.metadata]
+    given = [
+        (field, hints[field.name])
+        for field in fields
+        if field.name in inspect.signature(kind).parameters
+    ]
+    return [
+        (field, hint) for field, hint in given if hint in (*WHOLE, *LISTS, *TREES) or field.metadata
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +50,19 @@ def test_a_number_out_of_bounds_is_refused_before_weights_are_read(name, card):
         values += [field.metadata["low"] - 1] if "low" in field.metadata else []
         for value in values:
             given = [value] if hint in LISTS else [[value]] if hint in TREES else value
-            with pytest.raises(InputError, match=rf"^method\.{name}\.[^:]*{field.name}\b.*: .*expected"):
+            with pytest.raises(
+                InputError, match=rf"^method\.{name}\.[^:]*{field.name}\b.*: .*expected"
+            ):
                 make_entry(name, settings_of(name) | {field.name: given}).check_model(card)
 
 
 def test_every_count_has_bounds():
-    found = [(f"{name}.{field.name}", field) for name in method_names() for field, hint in parameters_of(name)
-             if hint in WHOLE]  # fmt: skip
+    found = [
+        (f"{name}.{field.name}", field)
+        for name in method_names()
+        for field, hint in parameters_of(name)
+        if hint in WHOLE
+    ]
     assert {"pld.num_draft", "sam.n_predicts"} <= dict(found).keys()
     assert [each for each, field in found if field.metadata.get("high") is None] == []
 
@@ -56,7 +70,9 @@ def test_every_count_has_bounds():
 @pytest.mark.parametrize("name", ["token_recycling", "sam_token_recycling"])
 def test_no_more_candidates_than_tokens(name):
     """The bundled model has 2048 tokens."""
-    with pytest.raises(InputError, match=rf"^method\.{name}\.k=2049: expected a whole number from 1 to 2048"):
+    with pytest.raises(
+        InputError, match=rf"^method\.{name}\.k=2049: expected a whole number from 1 to 2048"
+    ):
         job_for(f"method=[{name}]", f"method.{name}.k=2049")
 
 

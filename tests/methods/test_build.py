@@ -63,7 +63,9 @@ def test_a_corpus_or_an_option_that_cannot_be_is_named(tmp_path):
         assert (done.returncode, printed in done.stderr) == (2, True)
     for name, value in (("--leader", 10**12), ("--rate", "nan")):
         done = build(FrozenTable, "--out", out, name, value, corpus)
-        assert (done.returncode, f"{name}={value}: expected" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, f"{name}={value}: expected" in done.stderr) == (2, True), (
+            done.stderr
+        )
     assert not out.exists()
     assert build(StaticAutomaton, "--out", out, "--ranked", "4", corpus).returncode == 0
     with pytest.raises(InputError, match=r"method.sam.children=8: .* ranks 4 a state"):
@@ -71,7 +73,9 @@ def test_a_corpus_or_an_option_that_cannot_be_is_named(tmp_path):
 
 
 def place_at(kind: str, folder: Path) -> Path:
-    """An output that exists, made in ``folder`` next to the corpus c.jsonl and the excluded x.jsonl."""
+    """An output that exists, made in ``folder`` next to the corpus c.jsonl and the excluded
+    x.jsonl.
+    """
     out = folder / "out"
     match kind:
         case "an excluded file":
@@ -100,8 +104,12 @@ def test_what_is_not_an_earlier_build_is_never_overwritten(tmp_path, kind):
         (tmp_path / name).write_text(json.dumps({"text": TEXTS[0]}))
     out = place_at(kind, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    done = build(StaticAutomaton, "--out", out, "--exclude", tmp_path / "x.jsonl", tmp_path / "c.jsonl")
-    assert (done.returncode, f"--out {out}: {OCCUPIED[kind]}" in done.stderr) == (2, True), done.stderr
+    done = build(
+        StaticAutomaton, "--out", out, "--exclude", tmp_path / "x.jsonl", tmp_path / "c.jsonl"
+    )
+    assert (done.returncode, f"--out {out}: {OCCUPIED[kind]}" in done.stderr) == (2, True), (
+        done.stderr
+    )
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 

@@ -1,4 +1,6 @@
-"""Cacheback against the integer examples of the reference; FIFO in place of LRU is shown to fail them."""
+"""Cacheback against the integer examples of the reference; FIFO in place of LRU is shown to fail
+them.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ def saturated(uncached, **options):
     return drafter.propose([7], 256)
 
 
-@pytest.mark.parametrize(("uncached", "first", "all_"), [(1, 26, 93), (2, 26, 93), (3, 25, 93), (4, 25, 90)])
+@pytest.mark.parametrize(
+    ("uncached", "first", "all_"), [(1, 26, 93), (2, 26, 93), (3, 25, 93), (4, 25, 90)]
+)
 def test_saturated_levels(uncached, first, all_):
     draft = saturated(uncached)
     assert (sum(parent == -1 for parent in draft.parents), len(draft)) == (first, all_)
@@ -126,7 +130,8 @@ def test_lru_table_against_lists(operations):
         else:
             put(table, leader, follower)
             lists.put((leader,), (follower,))
-    assert table.nbytes() <= (3 + 3 * 2) * table.rows[0].nbytes  # rows of what was dropped are used again
+    # rows of what was dropped are used again
+    assert table.nbytes() <= (3 + 3 * 2) * table.rows[0].nbytes
 
 
 @pytest.mark.parametrize("capacity", [7, 10**6])
@@ -135,7 +140,9 @@ def test_a_table_that_grows_holds_what_the_lists_hold(capacity):
     table, lists = GramTable(2, 3, capacity, 4), Table(capacity, 4, {})
     table.put(tokens)
     for start in range(len(tokens) - 4):
-        lists.put(tuple(tokens[start : start + 2].tolist()), tuple(tokens[start + 2 : start + 5].tolist()))
+        lists.put(
+            tuple(tokens[start : start + 2].tolist()), tuple(tokens[start + 2 : start + 5].tolist())
+        )
     assert len(table.rows) == (1024 if capacity == 7 else 8192)
     for leader in itertools.product(range(40), repeat=2):
         assert list(map(tuple, table.list_followers(leader, 9).tolist())) == lists.get(leader)
@@ -151,7 +158,11 @@ def test_a_frozen_table_keeps_the_most_frequent_and_a_file_keeps_the_table(tmp_p
         assert each.nbytes() == 2 * 2 + 3 * 4 + 2 * 2
 
 
-@given(st.lists(st.lists(st.integers(0, 3), max_size=20), max_size=4), st.integers(1, 2), st.integers(1, 2))
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=20), max_size=4),
+    st.integers(1, 2),
+    st.integers(1, 2),
+)
 def test_frozen_build_against_counting(documents, lead, follow):
     counts: dict = {}
     for ids in documents:
@@ -165,18 +176,24 @@ def test_frozen_build_against_counting(documents, lead, follow):
         assert table.get(leader) == ranked
 
 
-def test_a_missing_table_and_one_of_other_lengths_are_refused_and_a_pattern_finds_the_right_one(tmp_path):
+def test_a_missing_table_and_one_of_other_lengths_are_refused_and_a_pattern_finds_the_right_one(
+    tmp_path,
+):
     card = SimpleNamespace(name="m", tokenizer=range(10))
     with pytest.raises(InputError, match="specbench build frozen_table"):
         Cacheback().check(card)
     documents = [np.array([1, 2, 3, 4, 5, 6])]
     for lead, follow in ((1, 1), (1, 2), (2, 1)):
-        build_frozen_table(documents, lead, follow).save(tmp_path / f"t_{lead}_{follow}.safetensors", 10)
+        build_frozen_table(documents, lead, follow).save(
+            tmp_path / f"t_{lead}_{follow}.safetensors", 10
+        )
     pattern = str(tmp_path / "t_%LL_%FL.safetensors")
     method = Cacheback(leader_length=1, follower_length=2, frozen=pattern)
     method.check(card)
     assert method.table.get((1,)) == [(2, 3)]
-    wrong = Cacheback(leader_length=1, follower_length=2, frozen=str(tmp_path / "t_2_1.safetensors"))
+    wrong = Cacheback(
+        leader_length=1, follower_length=2, frozen=str(tmp_path / "t_2_1.safetensors")
+    )
     with pytest.raises(InputError, match=r"lengths \(2, 1\); expected \(1, 2\)"):
         wrong.check(card)
 
@@ -184,7 +201,8 @@ def test_a_missing_table_and_one_of_other_lengths_are_refused_and_a_pattern_find
 def test_the_engines_budget_limits_a_draft():
     _, drafter = started(chaining_reserve=0)
     assert len(drafter.propose(PROMPT, 7)) == 6
-    method, drafter = started([9, 9, 9, 9, 7])  # a budget of 12 of 96 tokens keeps 2 of the reserve's 16
+    # a budget of 12 of 96 tokens keeps 2 of the reserve's 16
+    method, drafter = started([9, 9, 9, 9, 7])
     for token in range(100, 140):
         put(method.dynamic, 7, token, token, 7)
     assert [len(drafter.propose([7], budget)) for budget in (2, 3, 8, 12)] == [0, 3, 6, 12]

@@ -1,4 +1,6 @@
-"""CARD: its cache against one stored as plain paths, the draft model's tree, hits and misses, its parameters."""
+"""CARD: its cache against one stored as plain paths, the draft model's tree, hits and misses, its
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ VOCAB = 7
 
 
 def distribution_after(path: tuple[int, ...], seed: int) -> np.ndarray:
-    """(VOCAB,) log-probabilities, a function of the whole path: no two paths share a distribution."""
+    """(VOCAB,) log-probabilities, a function of the whole path: no two paths share a
+    distribution.
+    """
     probs = np.random.default_rng([seed, len(path), *path]).dirichlet(np.ones(VOCAB) * 0.7)
     return np.log(probs)
 
@@ -35,10 +39,15 @@ class Paths:
         self.layers: list[list[tuple[int, ...]]] = []
 
     def weight(self, path):
-        return sum(distribution_after((*self.context, *path[:n]), self.seed)[token] for n, token in enumerate(path))
+        return sum(
+            distribution_after((*self.context, *path[:n]), self.seed)[token]
+            for n, token in enumerate(path)
+        )
 
     def best(self, path):
-        return np.argsort(-distribution_after((*self.context, *path), self.seed))[: self.children].tolist()
+        return np.argsort(-distribution_after((*self.context, *path), self.seed))[
+            : self.children
+        ].tolist()
 
     def grow(self):
         above = self.layers[-1] if self.layers else [()]
@@ -57,7 +66,10 @@ class Paths:
     def correct(self, accepted, token) -> bool:
         moved = (*accepted, token)
         hit = len(self.layers) >= len(moved) and moved in self.layers[len(moved) - 1]
-        deeper = [[path[len(moved) :] for path in layer if path[: len(moved)] == moved] for layer in self.layers]
+        deeper = [
+            [path[len(moved) :] for path in layer if path[: len(moved)] == moved]
+            for layer in self.layers
+        ]
         deeper = deeper[len(moved) :]
         read = len(self.layers) > len(moved)  # whether the hit node's children are known
         self.context = (*self.context, *moved)
@@ -92,7 +104,9 @@ def paths_of(cache: DraftCache) -> dict[int, tuple[int, ...]]:
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
 def test_cache_is_the_one_kept_as_paths(width, children, seed):
-    """Growing, querying, hits, misses and refills in any order; a hit is never missed, nor a miss taken for a hit."""
+    """Growing, querying, hits, misses and refills in any order; a hit is never missed, nor a miss
+    taken for a hit.
+    """
     choose = random.Random(seed)
     cache, twin = DraftCache(width, children, frozenset()), Paths(width, children, (), seed)
     seen: set[int] = set()
@@ -103,9 +117,15 @@ def test_cache_is_the_one_kept_as_paths(width, children, seed):
         same(cache, twin)
         ids, tokens = cache.query(99)
         accepted = choose.randrange(len(ids) + 1)
-        known = [path[accepted] for path in twin.layers[accepted] if list(path[:accepted]) == tokens[:accepted]] if (
-            accepted < len(twin.layers)
-        ) else []  # fmt: skip
+        known = (
+            [
+                path[accepted]
+                for path in twin.layers[accepted]
+                if list(path[:accepted]) == tokens[:accepted]
+            ]
+            if (accepted < len(twin.layers))
+            else []
+        )
         token = choose.choice([*known, choose.randrange(VOCAB)])
         node = cache.find(ids[:accepted], token)
         assert (node is not None) == twin.correct(tokens[:accepted], token) == (token in known)
@@ -122,7 +142,9 @@ def same(cache: DraftCache, twin: Paths):
     lines = paths_of(cache)
     assert [[lines[node] for node in layer.ids] for layer in cache.layers] == twin.layers
     for layer in cache.layers:
-        assert [twin.weight(lines[node]) for node in layer.ids] == pytest.approx(layer.weights.tolist(), abs=1e-9)
+        assert [twin.weight(lines[node]) for node in layer.ids] == pytest.approx(
+            layer.weights.tolist(), abs=1e-9
+        )
     assert cache.query(99)[1] == twin.query()
 
 
@@ -158,7 +180,9 @@ class Checked(CardActor):
         store, lines = session.store, paths_of(session.store)
         base = len(session._context) - store._head
         for depth, layer in enumerate(store.layers, 1):
-            ids = torch.tensor([[*session._context[:base], *lines[node]] for node in layer.ids.tolist()])
+            ids = torch.tensor(
+                [[*session._context[:base], *lines[node]] for node in layer.ids.tolist()]
+            )
             logits = self.lm.model(ids, use_cache=False).logits.log_softmax(-1)
             chances = logits[:, -depth - 1 : -1].gather(-1, ids[:, -depth:, None])[..., 0].sum(-1)
             assert torch.allclose(chances, torch.from_numpy(layer.weights), atol=1e-8)
@@ -181,7 +205,9 @@ def test_every_cached_nodes_probability_is_a_fresh_forwards(family, options):
 
 
 def hit_rate(model, **options) -> float:
-    stats = run(model, fitted(Card("unused", ratio=4, **options), noisy(model, 0.02)), PROMPT, 41).stats
+    stats = run(
+        model, fitted(Card("unused", ratio=4, **options), noisy(model, 0.02)), PROMPT, 41
+    ).stats
     return stats["hits"] / (stats["hits"] + stats["misses"])
 
 
@@ -196,7 +222,9 @@ def test_more_nodes_and_correcting_pay(model):
 def test_a_draft_that_is_always_sure_and_right_gives_ratio_tokens_a_round(ratio):
     """The steady state: ratio layers come, ratio tokens go (the paper's 5:1 and 7:1)."""
     sure = torch.eye(10, dtype=torch.float64).roll(1, 1) * 200  # after t comes t + 1
-    drafter = begin(fitted(Card("unused", nodes_per_layer=3, ratio=ratio), MarkovLM(sure), vocab=10), [0, 1])
+    drafter = begin(
+        fitted(Card("unused", nodes_per_layer=3, ratio=ratio), MarkovLM(sure), vocab=10), [0, 1]
+    )
     context, counts = [0, 1], []
     for _ in range(8):
         draft = drafter.propose(context, 64)
@@ -212,7 +240,9 @@ def test_a_draft_that_is_always_sure_and_right_gives_ratio_tokens_a_round(ratio)
     assert drafter.stats()["draft_forwards"] == 8 * ratio
 
 
-def test_forwards_stop_where_the_cache_is_full_and_the_first_round_drafts_only_if_the_target_waits(model):
+def test_forwards_stop_where_the_cache_is_full_and_the_first_round_drafts_only_if_the_target_waits(
+    model,
+):
     drafter = begin(fitted(Card("unused", nodes_per_layer=3, ratio=9, max_depth=4), model), PROMPT)
     assert len(drafter.propose(PROMPT, 64)) == 0
     drafter.launch()
@@ -229,10 +259,14 @@ def test_ratio_is_measured_where_it_is_not_given(model, monkeypatch):
     method = Card("unused", nodes_per_layer=4, ratio=None)
     fitted(method, model)
 
-    slow = SimpleNamespace(device=torch.device("cpu"), logits=lambda ids: [model(ids) for _ in range(5)])
+    slow = SimpleNamespace(
+        device=torch.device("cpu"), logits=lambda ids: [model(ids) for _ in range(5)]
+    )
     assert method.measure_ratio(slow) >= 2
     for target_s, ratio in ((7.0, 7), (6.1, 7), (0.5, 1)):  # to a draft forward of 1 s
-        monkeypatch.setattr("methods.card.measure_forward_s", lambda forward, device, found=target_s: found)
+        monkeypatch.setattr(
+            "methods.card.measure_forward_s", lambda forward, device, found=target_s: found
+        )
         monkeypatch.setattr(method.partner, "ask", lambda verb: 1.0)
         assert method.measure_ratio(slow) == ratio
     with pytest.raises(InputError, match="ratio=null"):

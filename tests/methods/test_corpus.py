@@ -13,7 +13,10 @@ from specbench.types import InputError
 
 
 def test_shapes_archives_and_errors(tmp_path):
-    rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, {"text": "c"}]
+    rows = [
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        {"text": "c"},
+    ]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "x.json").write_text(json.dumps(rows))
     (tmp_path / "x.txt").write_text("one\nline\n\ntwo\n")
@@ -38,14 +41,20 @@ def test_order_across_batches_and_documents_that_share_thirteen_words():
         return {"input_ids": [[len(text)] for text in texts]}
 
     texts = ["x" * n for n in range(1, 8)]
-    assert [ids.tolist() for ids in tokenize(iter(texts), tokenizer, batch=3)] == [[n] for n in range(1, 8)]
-    copied = "He wrote: The quick brown fox, jumps over the LAZY dog\nwhile nobody looks at ... and left."
+    assert [ids.tolist() for ids in tokenize(iter(texts), tokenizer, batch=3)] == [
+        [n] for n in range(1, 8)
+    ]
+    copied = (
+        "He wrote: The quick brown fox, jumps over the LAZY dog\nwhile nobody looks at ... and"
+        " left."
+    )
     shorter = "the quick brown fox jumps over the lazy dog while nobody sleeps at all in there"
     kept, dropped = drop_overlapping([copied, shorter, "another text", ""], [LINE])
     assert (kept, dropped) == ([shorter, "another text", ""], 1)
     assert drop_overlapping([copied], []) == ([copied], 0)
     assert drop_overlapping([shorter], [LINE], words=11) == ([], 1)
-    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be distinguished from chance
+    # too short to be distinguished from chance
+    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)
 
 
 LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  # fourteen words

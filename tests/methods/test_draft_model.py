@@ -1,4 +1,6 @@
-"""Draft models: odd requests, several at once, other widths, trees over the context, and recorded forwards."""
+"""Draft models: odd requests, several at once, other widths, trees over the context, and recorded
+forwards.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,16 @@ SCHEDULED = {
 }
 EVERY = {**MAKE, **SCHEDULED, **PARALLEL}
 # Tokens a step, at least, where the target is its own draft.
-FULL = {"speculative_sampling": 5, "fixed": 5, "specinfer": 4, "sequoia": 4, "opt_tree": 2.5, "ouroboros": 4,
-        "pearl": 2.5, "saguaro": 4}  # fmt: skip
+FULL = {
+    "speculative_sampling": 5,
+    "fixed": 5,
+    "specinfer": 4,
+    "sequoia": 4,
+    "opt_tree": 2.5,
+    "ouroboros": 4,
+    "pearl": 2.5,
+    "saguaro": 4,
+}
 
 
 @pytest.fixture(params=MAKE)
@@ -81,16 +91,25 @@ NUCLEUS = Sampling(0.7, top_k=3, top_p=0.8)
 
 
 @pytest.mark.parametrize(
-    "wrong", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["", "another distribution is stated"]
+    "wrong",
+    [False, pytest.param(True, marks=pytest.mark.exhaustive)],
+    ids=["", "another distribution is stated"],
 )
 @pytest.mark.parametrize(
     ("method", "sampling"),
     [
         (lambda: SpeculativeSampling("unused", length=3, schedule="fixed"), Sampling(1.0)),
-        (lambda: SpeculativeSampling("unused", length=3, schedule="fixed"), Sampling(0.7, top_k=4, top_p=0.9)),
+        (
+            lambda: SpeculativeSampling("unused", length=3, schedule="fixed"),
+            Sampling(0.7, top_k=4, top_p=0.9),
+        ),
         (lambda: SpeculativeSampling("unused", 3, "fixed", draft_temperature=0.4), Sampling(1.0)),
         (lambda: Pard("unused", length=3, mask_token=4), Sampling(1.0)),
-        pytest.param(lambda: SelfSpeculation(length=3, schedule="fixed"), Sampling(1.0), marks=pytest.mark.exhaustive),
+        pytest.param(
+            lambda: SelfSpeculation(length=3, schedule="fixed"),
+            Sampling(1.0),
+            marks=pytest.mark.exhaustive,
+        ),
         (lambda: SpecInfer("unused", [2, 2, 1]), Sampling(1.0)),
         pytest.param(lambda: SpecInfer("unused", [2, 2, 1]), NUCLEUS, marks=pytest.mark.exhaustive),
         pytest.param(lambda: sequoia(), Sampling(1.0), marks=pytest.mark.exhaustive),
@@ -98,7 +117,9 @@ NUCLEUS = Sampling(0.7, top_k=3, top_p=0.8)
     ],
 )
 def test_sampled_strings_keep_the_targets_distribution(method, sampling, wrong, monkeypatch):
-    """In every run, wrong variants are those of a foreign draft (a chain), of fixed trees and of PEARL."""
+    """In every run, wrong variants are those of a foreign draft (a chain), of fixed trees and of
+    PEARL.
+    """
     target, draft = markov_tables()
     if wrong:
         monkeypatch.setattr(DrawingMethod, "pad_probs", lambda self, probs: probs.flip(-1))
@@ -126,7 +147,9 @@ def test_prompts_of_any_length_limits_within_a_path_and_eos(model, name, prompt)
 
 @pytest.mark.parametrize("width", [VOCAB - 50, VOCAB + 64])
 def test_models_padded_to_other_widths_go_together(model, make, width):
-    """A draft whose logits are narrower or wider than the target's: same ids, distributions of the target's width."""
+    """A draft whose logits are narrower or wider than the target's: same ids, distributions of the
+    target's width.
+    """
     draft = noisy(model, 0.0)
     draft.resize_token_embeddings(width)
     assert run(model, fitted(make(), draft), limit=30).ids == plain_greedy(model, [5, 6, 7], 30)
@@ -145,17 +168,24 @@ def test_a_request_with_a_seed_gives_the_same_again(name):
     make = EVERY[name]
     model, sampling = build("llama", torch.float64), Sampling(1.0)
     draft = noisy(model, 0.03)
-    outs = [run(model, fitted(make(), draft, sampling), sampling=sampling, seed=seed) for seed in (3, 3, 4)]
+    outs = [
+        run(model, fitted(make(), draft, sampling), sampling=sampling, seed=seed)
+        for seed in (3, 3, 4)
+    ]
     assert (outs[0].ids, outs[0].accept) == (outs[1].ids, outs[1].accept)
     assert outs[0].ids != outs[2].ids
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 def test_catching_up_builds_the_rows_that_are_fed(monkeypatch, family):
-    """Three tokens behind forty: the mask's rows are three, not forty-three, and the logits are the model's own."""
+    """Three tokens behind forty: the mask's rows are three, not forty-three, and the logits are the
+    model's own.
+    """
     built = []
     make = RowFrame.build_mask
-    monkeypatch.setattr(RowFrame, "build_mask", lambda *given: built.append((found := make(*given)).shape) or found)
+    monkeypatch.setattr(
+        RowFrame, "build_mask", lambda *given: built.append((found := make(*given)).shape) or found
+    )
     lm = DraftLM(build(family, torch.float64), 512)
     request = DraftRequest(lm, VOCAB)
     context = [5 + place * 7 % 90 for place in range(43)]
@@ -168,14 +198,18 @@ def test_catching_up_builds_the_rows_that_are_fed(monkeypatch, family):
 
 @pytest.mark.parametrize("name", ["speculative_sampling", "specinfer", "pard"])
 def test_several_requests_draft_in_one_forward_what_each_drafts_alone(name, monkeypatch):
-    """The same bits, as many forwards as one request takes; contexts differ, and one more request joins and grows."""
+    """The same bits, as many forwards as one request takes; contexts differ, and one more request
+    joins and grows.
+    """
     model = build("llama", torch.float32)
     method = fitted(MAKE[name](), model)
     contexts = [[5, 6, 7], [9, 8], [3] * 11, list(range(4, 40))]
     alone = [draft_behind(method, context) for context in contexts]
     counts = []
     feed = CompiledForward.feed
-    monkeypatch.setattr(CompiledForward, "feed", lambda *given: counts.append(len(given[5])) or feed(*given))
+    monkeypatch.setattr(
+        CompiledForward, "feed", lambda *given: counts.append(len(given[5])) or feed(*given)
+    )
 
     def together():
         counts.clear()
@@ -206,11 +240,14 @@ def request_of(family, vocab=VOCAB):
 
 
 class Twin:
-    """A tree kept as plain paths of nodes: what each node's logits must be, computed from scratch."""
+    """A tree kept as plain paths of nodes: what each node's logits must be, computed from
+    scratch.
+    """
 
     def __init__(self, family):
         self.model, self.tree = model_of(family), request_of(family)
-        self.context, self.tokens, self.lines = [], [], []  # lines: of each node, its ancestors and itself
+        # lines: of each node, its ancestors and itself
+        self.context, self.tokens, self.lines = [], [], []
 
     def feed(self, context, settled=0):
         self.context, self.tokens, self.lines = list(context), [], []
@@ -218,8 +255,8 @@ class Twin:
 
     def same(self, row, line):
         text = [*self.context, *(self.tokens[node] for node in line)]
-        # The norms of a float64 model round to float32: where a sum lies next to a rounding boundary, one unit moves a
-        # logit by up to 2.3e-6. A wrong mask moves it by more than 1e-3.
+        # The norms of a float64 model round to float32: where a sum lies next to a rounding
+        # boundary, one unit moves a logit by up to 2.3e-6. A wrong mask moves it by more than 1e-3.
         assert torch.allclose(row, plain_logits(self.model, text), atol=1e-5)
 
     def expand(self, tokens, parents):
@@ -247,7 +284,9 @@ class Twin:
     def keep(self, kept, path=()):
         place = {node: number for number, node in enumerate(kept)}
         self.tokens = [self.tokens[node] for node in kept]
-        self.lines = [[place[each] for each in self.lines[node] if each not in path] for node in kept]
+        self.lines = [
+            [place[each] for each in self.lines[node] if each not in path] for node in kept
+        ]
 
 
 FAMILIES = ["llama", "mistral", "mistral-window", "qwen2", "qwen2-mixed", "phi3-window"]
@@ -261,14 +300,26 @@ def test_any_sequence_of_calls(data):
     for _ in range(data.draw(st.integers(1, 5))):
         tokens = data.draw(st.lists(token, min_size=1, max_size=6))
         start = len(twin.lines)
-        twin.expand(tokens, [data.draw(st.integers(-1, start + place - 1)) for place in range(len(tokens))])
+        twin.expand(
+            tokens, [data.draw(st.integers(-1, start + place - 1)) for place in range(len(tokens))]
+        )
         match data.draw(st.sampled_from(["grow", "commit", "prune", "feed"])):
             case "prune":
                 first = data.draw(st.integers(0, len(twin.lines) - 1))
-                twin.prune([node for node, line in enumerate(twin.lines) if line[0] == twin.lines[first][0]])
+                twin.prune(
+                    [
+                        node
+                        for node, line in enumerate(twin.lines)
+                        if line[0] == twin.lines[first][0]
+                    ]
+                )
             case "commit":
                 path = data.draw(st.sampled_from([[], *twin.lines]))
-                below = [node for node, line in enumerate(twin.lines) if line[: len(path)] == path and line != path]
+                below = [
+                    node
+                    for node, line in enumerate(twin.lines)
+                    if line[: len(path)] == path and line != path
+                ]
                 cut = data.draw(st.sets(st.integers(0, len(twin.lines) - 1)))
                 kept = [node for node in below if not cut & set(twin.lines[node][len(path) :])]
                 twin.commit(path, kept)

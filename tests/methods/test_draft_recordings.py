@@ -1,4 +1,6 @@
-"""A draft model's forwards as a GPU has them, recorded once and replayed on fixed buffers, by a stand-in on a CPU."""
+"""A draft model's forwards as a GPU has them, recorded once and replayed on fixed buffers, by a
+stand-in on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from specbench.models.tree import TreeRows
 
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512, 1024))
 LIMIT = 30
-SHAPES = ("speculative_sampling", "sequoia", "opt_tree", "pearl")  # a chain, a fixed tree, one that grows, late chains
+# a chain, a fixed tree, one that grows, late chains
+SHAPES = ("speculative_sampling", "sequoia", "opt_tree", "pearl")
 NAMES = [pytest.param(name, marks=[] if name in SHAPES else pytest.mark.exhaustive)
          for name in (*MAKE, "card", "pearl", "saguaro")]  # fmt: skip
 
@@ -67,8 +70,14 @@ def bind(name, method, model, draft):
     return method
 
 
-DRAFTING = [*MAKE, *(pytest.param(name, marks=pytest.mark.exhaustive if "card-" in name else ()) for name in PARALLEL),
-            "self_speculation"]  # fmt: skip
+DRAFTING = [
+    *MAKE,
+    *(
+        pytest.param(name, marks=pytest.mark.exhaustive if "card-" in name else ())
+        for name in PARALLEL
+    ),
+    "self_speculation",
+]
 
 
 def record_by(name, monkeypatch):
@@ -79,7 +88,9 @@ def record_by(name, monkeypatch):
 
 @pytest.mark.parametrize("name", DRAFTING)
 def test_nothing_is_recorded_in_a_step(model, name, monkeypatch):
-    """Of a first request, of a longer one, of two concurrent ones, and of one after another ``bind``."""
+    """Of a first request, of a longer one, of two concurrent ones, and of one after another
+    ``bind``.
+    """
     method, draft = record_by(name, monkeypatch), noisy(model, 0.02)
     for prompts in ([[5, 6, 7], [place * 7 % VOCAB for place in range(50)]], [[5, 6, 7]]):
         caches = lm_of(bind(name, method, model, draft)).runner.caches
@@ -92,11 +103,15 @@ def test_nothing_is_recorded_in_a_step(model, name, monkeypatch):
         assert [{*cache.graphs._recorded} for cache in caches] == [prepared] * 2
 
 
-@pytest.mark.parametrize("name", ["opt_tree", "ouroboros", "card", "specinfer", "pard", "speculative_sampling"])
+@pytest.mark.parametrize(
+    "name", ["opt_tree", "ouroboros", "card", "specinfer", "pard", "speculative_sampling"]
+)
 def test_what_a_method_does_not_prepare_is_recorded_in_a_step(model, name, monkeypatch):
     """The wrong variant: chains alone are prepared."""
     prepare = DraftLM.prepare
-    monkeypatch.setattr(DraftLM, "prepare", lambda lm, shapes: prepare(lm, shapes) if shapes is CHAIN else None)
+    monkeypatch.setattr(
+        DraftLM, "prepare", lambda lm, shapes: prepare(lm, shapes) if shapes is CHAIN else None
+    )
     method = record_by(name, monkeypatch)
     [cache] = lm_of(bind(name, method, model, noisy(model, 0.02))).runner.caches
     prepared = {*cache.graphs._recorded}
@@ -105,7 +120,8 @@ def test_what_a_method_does_not_prepare_is_recorded_in_a_step(model, name, monke
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("opt_tree", 5), ("ouroboros", 10), ("card", 7), ("sequoia", 8), ("pard", 5)]
+    ("name", "count"),
+    [("opt_tree", 5), ("ouroboros", 10), ("card", 7), ("sequoia", 8), ("pard", 5)],
 )
 def test_the_shapes_of_default_parameters_are_few(model, name, count, monkeypatch):
     monkeypatch.setattr(draft_lm, "make_runner", lambda *given: CompactRunner(*given[:2], GRAPHED))
@@ -118,7 +134,9 @@ def test_the_shapes_of_default_parameters_are_few(model, name, count, monkeypatc
 @pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["T0", "T1"])
 @pytest.mark.parametrize("name", NAMES)
 def test_recordings_draft_what_plain_forwards_draft(model, name, sampling):
-    """Two requests one after the other, the second longer than the first one's keys; then two at once."""
+    """Two requests one after the other, the second longer than the first one's keys; then two at
+    once.
+    """
     draft = noisy(model, 0.02)
     plain, method = (fitted({**MAKE, **PARALLEL}[name](), draft, sampling) for _ in range(2))
     runner = recorded(lm_of(method)).runner
@@ -133,14 +151,20 @@ def test_recordings_draft_what_plain_forwards_draft(model, name, sampling):
     drafts = []
     for each in (method, plain):
         both = begin(each, [5, 6]), begin(each, [9, 8])
-        drafts.append([list(drafter.propose(context, 64).tokens) if name not in ("card", "pearl") else []
-                       for drafter, context in zip(both, ([5, 6], [9, 8]), strict=True)])  # fmt: skip
+        drafts.append(
+            [
+                list(drafter.propose(context, 64).tokens) if name not in ("card", "pearl") else []
+                for drafter, context in zip(both, ([5, 6], [9, 8]), strict=True)
+            ]
+        )
     assert drafts[0] == drafts[1]
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 def test_every_row_is_that_of_a_plain_forward(family):
-    """Chains, catching up, trees of many sizes, ids that stay on the device; behind the draft's own context too."""
+    """Chains, catching up, trees of many sizes, ids that stay on the device; behind the draft's own
+    context too.
+    """
     rng = random.Random(4)
     requests = [TreeRequest(lm, VOCAB) for lm in (recorded(lm_behind(family)), lm_behind(family))]
     context = [rng.randrange(VOCAB) for _ in range(9)]
@@ -156,7 +180,11 @@ def test_every_row_is_that_of_a_plain_forward(family):
         path = [0] if count else []
         for request in requests:
             request.commit(path, [7] * len(path))
-        context = [*context, *[7] * len(path), *(rng.randrange(VOCAB) for _ in range(rng.choice((1, 2, 6))))]
+        context = [
+            *context,
+            *[7] * len(path),
+            *(rng.randrange(VOCAB) for _ in range(rng.choice((1, 2, 6)))),
+        ]
         context = context[: rng.randrange(len(context) - 2, len(context)) + 1]
 
 
@@ -178,8 +206,13 @@ def test_wrong_variants_are_found(wrong, monkeypatch):
     if wrong == "buffers that move":
         monkeypatch.setattr(lm.runner, "_find_frame", lambda *size: moved(lm.runner, size))
     elif wrong:
-        monkeypatch.setattr(TreeRows, "list_near", lambda rows, window: np.ones([len(rows.places)] * 2, dtype=bool))
-    close = [torch.allclose(found.feed(context[:end], end - 3), row) for end, row in zip((6, 9, 12), rows, strict=True)]
+        monkeypatch.setattr(
+            TreeRows, "list_near", lambda rows, window: np.ones([len(rows.places)] * 2, dtype=bool)
+        )
+    close = [
+        torch.allclose(found.feed(context[:end], end - 3), row)
+        for end, row in zip((6, 9, 12), rows, strict=True)
+    ]
     assert all(close) == (not wrong)
 
 
@@ -195,10 +228,16 @@ def test_a_cache_that_moves_under_its_recordings_is_found(monkeypatch):
         request.step(4)
 
 
-@pytest.mark.parametrize("name", [pytest.param("speculative_sampling", marks=pytest.mark.exhaustive), "specinfer"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("speculative_sampling", marks=pytest.mark.exhaustive), "specinfer"]
+)
 def test_our_kernel_drafts_what_sdpa_drafts(name):
-    """In its interpreter: of each shape there is one recording, though the second request reads more keys."""
-    pytest.importorskip("specbench.models.fast.kernels.tree_attention", reason="pip install '.[triton]'")
+    """In its interpreter: of each shape there is one recording, though the second request reads
+    more keys.
+    """
+    pytest.importorskip(
+        "specbench.models.fast.kernels.tree_attention", reason="pip install '.[triton]'"
+    )
     model = build("mistral-window")
     draft = noisy(model, 0.02)
     found = []
@@ -215,8 +254,12 @@ def test_our_kernel_drafts_what_sdpa_drafts(name):
 
 @torch.inference_mode()
 def test_the_fused_forward_is_as_near_to_exact_numbers_as_torchs(monkeypatch):
-    """In float16, in Triton's interpreter: catching up, and trees of up to 16 rows and more; all products are ours."""
-    products = pytest.importorskip("specbench.models.fast.kernels.products", reason="pip install '.[triton]'")
+    """In float16, in Triton's interpreter: catching up, and trees of up to 16 rows and more; all
+    products are ours.
+    """
+    products = pytest.importorskip(
+        "specbench.models.fast.kernels.products", reason="pip install '.[triton]'"
+    )
     launch, kinds, wrong = products.ShortLinear._launch, set(), []
 
     def run_product(self, given, after, *rest, **named):
@@ -235,9 +278,16 @@ def test_the_fused_forward_is_as_near_to_exact_numbers_as_torchs(monkeypatch):
         return torch.cat(rows).double()
 
     monkeypatch.setattr(products.ShortLinear, "_launch", run_product)
-    model, context = keep_layers(build("qwen2", torch.float16), [0]), [place * 7 % VOCAB for place in range(17)]
+    model, context = (
+        keep_layers(build("qwen2", torch.float16), [0]),
+        [place * 7 % VOCAB for place in range(17)],
+    )
     lm = DraftLM(model, 512)
-    truth, sdpa, fused = read(copy.deepcopy(model).double(), (3, 17)), read(model, (3, 17)), read(model, (3, 17), FUSED)
+    truth, sdpa, fused = (
+        read(copy.deepcopy(model).double(), (3, 17)),
+        read(model, (3, 17)),
+        read(model, (3, 17), FUSED),
+    )
     nearness = float((sdpa - truth).abs().max())
     assert float((fused - truth).abs().max()) < 2 * nearness < 0.1 * float(truth.abs().max())
     assert len(kinds) == 4
@@ -250,7 +300,9 @@ def moved(runner, size):
     return CompactRunner._find_frame(runner, *size)
 
 
-def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_that(model, monkeypatch):
+def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_that(
+    model, monkeypatch
+):
     monkeypatch.setattr(runners, "STANDING", 100)
     lm = recorded(DraftLM(model, 512))
     lm.prepare(CHAIN)
@@ -270,7 +322,9 @@ def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_th
 
 @torch.inference_mode()
 def test_what_one_request_left_does_not_reach_the_next():
-    """Keys are read beyond those that are stored: numbers there that are not finite would make all of them so."""
+    """Keys are read beyond those that are stored: numbers there that are not finite would make all
+    of them so.
+    """
     lm = recorded(DraftLM(build("llama", torch.float64), 512))
     request = DraftRequest(lm, VOCAB)
     request.feed([5, 6, 7], 0)

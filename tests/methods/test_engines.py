@@ -1,4 +1,6 @@
-"""Every method decodes the same on both engines: ids, accepted lengths and tokens fed, step by step."""
+"""Every method decodes the same on both engines: ids, accepted lengths and tokens fed, step by
+step.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,30 @@ from together import Records
 QUICK = ("decode.max_new_tokens=10", "measure=quick", "measure.warmup=0", "measure.lossless=false")
 SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 
-LOAD = ("load=closed", "load.requests=3", "load.block=2", "load.ramp=1", "load.chunk=16", "load.tokens=400")
+LOAD = (
+    "load=closed",
+    "load.requests=3",
+    "load.block=2",
+    "load.ramp=1",
+    "load.chunk=16",
+    "load.tokens=400",
+)
 CASES = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
 BRIEF = (*CASES, "decode.max_new_tokens=5")
 RECORDED = ("n_grammys",)
 LOADED = ("token_recycling", "speculative_sampling", "pard", "pearl")
 
-# One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, the library's loop.
-KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "hf_generate")
+# One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, the
+# library's loop.
+KINDS = (
+    "pld",
+    "token_recycling",
+    "n_grammys",
+    "eagle3",
+    "medusa",
+    "speculative_sampling",
+    "hf_generate",
+)
 
 
 def needs(name: str) -> bool:
@@ -38,7 +56,11 @@ def needs(name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.exhaustive) for name in one_of_each_class()]
+    "name",
+    [
+        pytest.param(name, marks=[] if name in KINDS else pytest.mark.exhaustive)
+        for name in one_of_each_class()
+    ],
 )
 def test_both_engines_take_the_same_steps(name, together):
     _, eager = together.run(name, *SUITE, "engine=eager")
@@ -49,11 +71,19 @@ def test_both_engines_take_the_same_steps(name, together):
         for theirs, ours in zip(expected.turns, fast[key].turns, strict=True):
             assert ours.ids == theirs.ids, key
             if key[0] not in peers:
-                assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
+                assert (ours.accept, ours.proposed, ours.fed) == (
+                    theirs.accept,
+                    theirs.proposed,
+                    theirs.fed,
+                ), key
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in LOADED else pytest.mark.exhaustive) for name in method_names()]
+    "name",
+    [
+        pytest.param(name, marks=[] if name in LOADED else pytest.mark.exhaustive)
+        for name in method_names()
+    ],
 )
 def test_requests_that_share_forwards_take_the_steps_that_they_take_alone(name, together):
     """State of its own for each, also of draft models and heads."""
@@ -62,14 +92,24 @@ def test_requests_that_share_forwards_take_the_steps_that_they_take_alone(name, 
     require_equal_steps(alone, loaded)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'")
+@pytest.mark.skipif(
+    find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'"
+)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in RECORDED else pytest.mark.exhaustive) for name in method_names()]
+    "name",
+    [
+        pytest.param(name, marks=[] if name in RECORDED else pytest.mark.exhaustive)
+        for name in method_names()
+    ],
 )
 def test_requests_that_share_recorded_forwards_take_the_steps_that_they_take_alone(name, together):
-    """As on a GPU, by our kernels in Triton's interpreter, except for attention, which takes too long there."""
+    """As on a GPU, by our kernels in Triton's interpreter, except for attention, which takes too
+    long there.
+    """
     _, alone = together.run(name, *BRIEF, fits=shares)
-    _, loaded = together.run(name, *BRIEF, *LOAD, "engine.attention=triton", fits=shares, within=attending)
+    _, loaded = together.run(
+        name, *BRIEF, *LOAD, "engine.attention=triton", fits=shares, within=attending
+    )
     require_equal_steps(alone, loaded)
 
 
@@ -120,7 +160,9 @@ def test_steps_that_a_drafter_left_out_leave_no_trace_in_what_it_reads(name, tog
 
 
 def pauses(name: str) -> bool:
-    """Returns whether a method's steps can be left out, and all that it reads of them is reported later."""
+    """Returns whether a method's steps can be left out, and all that it reads of them is reported
+    later.
+    """
     method = entry_of(name).method
     return shares(name) and method.pauses and not method.needs.node_topk
 
@@ -131,7 +173,9 @@ def shares(name: str) -> bool:
 
 
 def test_a_method_says_what_it_learns():
-    """Or its requests come one after the other: else one of them would empty what the others learned."""
+    """Or its requests come one after the other: else one of them would empty what the others
+    learned.
+    """
 
     class Silent(type(entry_of("vanilla").method)):
         def reset(self):
@@ -140,7 +184,9 @@ def test_a_method_says_what_it_learns():
     assert Silent().private() is None
     for name in method_names():
         kind = type(entry_of(name).method)
-        assert kind.reset is Method.reset or kind.learned or kind.private is not Method.private, name
+        assert kind.reset is Method.reset or kind.learned or kind.private is not Method.private, (
+            name
+        )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,6 @@
-"""Trees of fixed shape, SpecInfer and Sequoia: the shapes, what is drafted, the distribution, the draft's cache."""
+"""Trees of fixed shape, SpecInfer and Sequoia: the shapes, what is drafted, the distribution, the
+draft's cache.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,19 @@ from specbench.types import Step
 
 
 def test_shapes_by_hand():
-    wanted = {(1, 1, 1): (-1, 0, 1), (3,): (-1, -1, -1), (2, 1): (-1, -1, 0, 1), (1, 2, 2): (-1, 0, 0, 1, 1, 2, 2)}
+    wanted = {
+        (1, 1, 1): (-1, 0, 1),
+        (3,): (-1, -1, -1),
+        (2, 1): (-1, -1, 0, 1),
+        (1, 2, 2): (-1, 0, 0, 1, 1, 2, 2),
+    }
     assert {widths: SpecInfer("x", [*widths]).shape.parents for widths in wanted} == wanted
     assert len(SpecInfer("x", [1, 1, 3, 1, 1, 1, 1, 1]).shape) == 20
     # Root -> 0, 1; 0 -> 2; 1 has no child; 2 -> 3, 4.
     shape = TreeShape.of([-1, -1, 0, 2, 2])
-    levels = [(level.start, level.rows, level.ranks, level.inner, level.above) for level in shape.levels]
+    levels = [
+        (level.start, level.rows, level.ranks, level.inner, level.above) for level in shape.levels
+    ]
     assert levels == [
         (0, (0, 0), (0, 1), (0,), (-1,)), (2, (0,), (0,), (0,), (0,)), (3, (0, 0), (0, 1), (), ()),
     ]  # fmt: skip
@@ -49,7 +58,9 @@ def test_shapes_by_hand():
 
 
 def worth(parents, acceptance) -> float:
-    """Expected tokens of a step: one, and for each node the chance that all on its path are accepted."""
+    """Expected tokens of a step: one, and for each node the chance that all on its path are
+    accepted.
+    """
     ranks: dict[int, int] = {}
     chances = []
     for parent in parents:
@@ -79,7 +90,9 @@ def test_a_smaller_budget_keeps_the_likeliest_nodes(chances):
         )  # fmt: skip
         assert expected(kept) == pytest.approx(max(map(expected, parts)))
         part = shape.part(kept)
-        assert [(part.ranks[place]) for place in range(count)] == [shape.ranks[node] for node in kept]
+        assert [(part.ranks[place]) for place in range(count)] == [
+            shape.ranks[node] for node in kept
+        ]
     first, best = range(3), shape.likeliest(3, chances)
     assert expected(first) < 0.9 * expected(best) or chances[0] == chances[1]
     plan = ShapePlan(shape, torch.device("cpu"), chances).cut(3)
@@ -103,9 +116,12 @@ def test_best_shape_is_the_best_of_all_trees(data):
     acceptance = [weight / (sum(weights) + data.draw(st.integers(0, 20))) for weight in weights]
     parents, expected = find_best_shape(nodes, depth, acceptance)
     assert len(parents) <= nodes
-    assert max(compute_depths(parents), default=0) <= depth  # a single node that is never right is left out
+    # a single node that is never right is left out
+    assert max(compute_depths(parents), default=0) <= depth
     assert worth(parents, acceptance) == pytest.approx(expected)
-    assert expected == pytest.approx(max(worth(tree, acceptance) for tree in every_tree(nodes, depth, len(acceptance))))
+    assert expected == pytest.approx(
+        max(worth(tree, acceptance) for tree in every_tree(nodes, depth, len(acceptance)))
+    )
 
 
 RATES = [0.6, 0.2, 0.1]
@@ -132,7 +148,9 @@ def test_the_tree_holds_the_drafts_best_tokens_by_depth(model):
 def test_siblings_without_replacement_that_state_the_first_distribution_fail(monkeypatch):
     target, draft = markov_tables()
     monkeypatch.setattr(tree_shape, "without_earlier", lambda probs, siblings, ranks: probs)
-    assert keeps_the_distribution(MAKE["sequoia"](), Sampling(1.0), target, draft, draws=1200) < 1e-4
+    assert (
+        keeps_the_distribution(MAKE["sequoia"](), Sampling(1.0), target, draft, draws=1200) < 1e-4
+    )
 
 
 def test_the_target_as_its_own_draft_is_always_accepted_when_sampling(method):
@@ -161,11 +179,17 @@ def test_every_node_goes_with_the_distribution_it_was_drawn_from(method, tempera
 
 
 def test_a_race_draws_as_one_draw_after_the_other_and_leaves_out_what_has_no_probability():
-    """After 0 only 1 and 2 can follow, after 1 and 2 only 0: of 3 x 3 x 3 children 2 x 1 x 2 live."""
-    table = torch.tensor([[-9.0, 5, 5, -9], [9, -9, -9, -9], [9, -9, -9, -9], [9, 9, 9, 9]], dtype=torch.float64)
+    """After 0 only 1 and 2 can follow, after 1 and 2 only 0: of 3 x 3 x 3 children 2 x 1 x 2
+    live.
+    """
+    table = torch.tensor(
+        [[-9.0, 5, 5, -9], [9, -9, -9, -9], [9, -9, -9, -9], [9, 9, 9, 9]], dtype=torch.float64
+    )
     method = Sequoia("unused", [0.4, 0.3, 0.3], nodes=39, depth=3)
     assert len(method.shape) == 39
-    draft = draft_behind(fitted(method, MarkovLM(table), Sampling(1.0, top_p=0.95), vocab=4), [0, 0])
+    draft = draft_behind(
+        fitted(method, MarkovLM(table), Sampling(1.0, top_p=0.95), vocab=4), [0, 0]
+    )
     assert list(draft.parents) == [-1, -1, 0, 1, 2, 2, 3, 3]
     assert set(draft.tokens[:2].tolist()) == {1, 2}
     assert torch.allclose(draft.probs.sum(-1), torch.ones(8))
@@ -201,4 +225,5 @@ def test_the_cache_holds_the_accepted_path(model):
         assert [draft.tokens[0], draft.tokens[2]] == best[:2]
         drafter.observe(Step(context[-1], tuple(best), (0, 2), False))
         context += best
-    assert fed == [3, 2, 2, 2, 2, 2]  # the leaf that was accepted and the bonus token, then the inner nodes
+    # the leaf that was accepted and the bonus token, then the inner nodes
+    assert fed == [3, 2, 2, 2, 2, 2]

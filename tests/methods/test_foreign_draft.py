@@ -1,4 +1,6 @@
-"""Draft models of another vocabulary: what is shared, what is drafted, and that the target's distribution stays."""
+"""Draft models of another vocabulary: what is shared, what is drafted, and that the target's
+distribution stays.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def permuted(missing: int, seed: int = 0):
     """Vocabularies of VOCAB tokens in another order, ``missing`` of which are not shared."""
     order = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(seed)).tolist()
     names = [f"<{place}>" for place in range(VOCAB)]
-    return Vocabularies(Words(*names), Words(*(f"[{at}]" if at < missing else names[at] for at in order)))
+    return Vocabularies(
+        Words(*names), Words(*(f"[{at}]" if at < missing else names[at] for at in order))
+    )
 
 
 def method_with(draft, sampling=None, both=None, **options) -> ForeignDraft:
@@ -91,7 +95,9 @@ def test_a_chain_is_the_drafts_best_shared_tokens_and_the_output_the_targets(mod
             text.append(both.shared[token])
         assert every != chain  # the wrong variant: ids that are not translated
     for match in ("token", "string"):
-        assert run(model, method_with(noisy(model, 0.1), match=match)).ids == plain_greedy(model, [5, 6, 7], 61)
+        assert run(model, method_with(noisy(model, 0.1), match=match)).ids == plain_greedy(
+            model, [5, 6, 7], 61
+        )
         out = run(model, method_with(model, both=permuted(0, seed=1), match=match), limit=20)
         assert out.ids == plain_greedy(model, [5, 6, 7], 20)
     same = Vocabularies(*[Words(*(f"<{place}>" for place in range(VOCAB)))] * 2)
@@ -101,7 +107,11 @@ def test_a_chain_is_the_drafts_best_shared_tokens_and_the_output_the_targets(mod
 
 @pytest.mark.parametrize(
     ("match", "wrong"),
-    [("token", False), pytest.param("string", False, marks=pytest.mark.exhaustive), ("token", True)],
+    [
+        ("token", False),
+        pytest.param("string", False, marks=pytest.mark.exhaustive),
+        ("token", True),
+    ],
     ids=["token", "string", "token, what is not shared stated too, the wrong variant"],
 )
 def test_sampled_strings_keep_the_targets_distribution(monkeypatch, match, wrong):
@@ -136,6 +146,10 @@ def test_vocabularies_without_a_common_token_are_refused(monkeypatch):
     card = read_card(path="bundled:tiny", name="tiny", device="cpu")
     method.check(card)
     assert len(method.vocabularies.shared) == 2048
-    monkeypatch.setattr("methods.foreign_draft._marked", lambda tokenizer, sign: {str(id(tokenizer)): 0})
-    with pytest.raises(InputError, match=r"^draft=bundled:tiny_draft: shares no token with model=tiny"):
+    monkeypatch.setattr(
+        "methods.foreign_draft._marked", lambda tokenizer, sign: {str(id(tokenizer)): 0}
+    )
+    with pytest.raises(
+        InputError, match=r"^draft=bundled:tiny_draft: shares no token with model=tiny"
+    ):
         method.check(card)

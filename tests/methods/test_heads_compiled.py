@@ -16,7 +16,9 @@ from specbench.models.fast.host.forward import SHORT, Product
 
 
 def list_errors(kind, family, dtype, monkeypatch) -> list[float]:
-    """Of each call of one request: the relative errors of its outputs, and of the keys and values that it stores."""
+    """Of each call of one request: the relative errors of its outputs, and of the keys and values
+    that it stores.
+    """
     errors, compiled = [], CompiledLayers.run
 
     def compare(layers, call):
@@ -26,7 +28,9 @@ def list_errors(kind, family, dtype, monkeypatch) -> list[float]:
         object.__setattr__(copied, "memory", memory)
         [want] = call.owner.run_together([copied])
         got = compiled(layers, call)
-        stored = [each.pairs[..., : call.first + len(call.inputs), :] for each in (call.memory, memory)]
+        stored = [
+            each.pairs[..., : call.first + len(call.inputs), :] for each in (call.memory, memory)
+        ]
         errors.extend(float((a - b).abs().max() / b.abs().max()) for a, b in ((got, want), stored))
         return got
 
@@ -51,7 +55,9 @@ def test_wrong_variants_are_found(wrong, monkeypatch):
     real = draft_layer.call_compiled
 
     def call(function, kernels, inputs, residual, places, first, cached, bias, *rest):
-        changed = (places + 1, bias) if wrong == "a position late" else (places, np.zeros_like(bias))
+        changed = (
+            (places + 1, bias) if wrong == "a position late" else (places, np.zeros_like(bias))
+        )
         real(function, kernels, inputs, residual, changed[0], first, cached, changed[1], *rest)
 
     monkeypatch.setattr(draft_layer, "call_compiled", call)

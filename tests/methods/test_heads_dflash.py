@@ -1,4 +1,6 @@
-"""DFlash: what is drafted, against a block that is run from scratch over context and mask tokens."""
+"""DFlash: what is drafted, against a block that is run from scratch over context and mask
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +27,41 @@ OURS = {"block_size": 6, "mask_token_id": 3, "aux_hidden_state_layer_ids": [0, 1
 def z_lab(module, folder, **settings):
     """z-lab's: flat, its own settings nested, blocks counted, nothing of the target stored."""
     inner = {"block_size": 6, "mask_token_id": 3, "target_layer_ids": [0, 1]}
-    named = {"architectures": ["DFlashDraftModel"], "auto_map": {"AutoModel": "dflash.DFlashDraftModel"}}
+    named = {
+        "architectures": ["DFlashDraftModel"],
+        "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+    }
     return module.save(folder, **named, dflash_config={**inner, **settings}, num_target_layers=2)
 
 
 def speculators(module, folder, **settings):
     """The speculators library's: the layers' configuration nested."""
     module.save(folder)
-    config = {"speculators_model_type": "dflash", "speculators_config": {"algorithm": "dflash"}, **OURS, **settings}
+    config = {
+        "speculators_model_type": "dflash",
+        "speculators_config": {"algorithm": "dflash"},
+        **OURS,
+        **settings,
+    }
     drafted = len(module.d2t) if hasattr(module, "d2t") else VOCAB
-    config |= {"transformer_layer_config": module.raw, "draft_vocab_size": drafted, "target_hidden_size": None}
+    config |= {
+        "transformer_layer_config": module.raw,
+        "draft_vocab_size": drafted,
+        "target_hidden_size": None,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
 
 
 def deep_spec(module, folder, **settings):
     """DeepSpec's DSpark: flat, all blocks counted, copies of the target's ends stored."""
-    settings = {"block_size": 6, "mask_token_id": 3, "target_layer_ids": [-1, 0, 1], "num_anchors": 8, **settings}
+    settings = {
+        "block_size": 6,
+        "mask_token_id": 3,
+        "target_layer_ids": [-1, 0, 1],
+        "num_anchors": 8,
+        **settings,
+    }
     return module.save(folder, architectures=["Qwen3DSparkModel"], num_target_layers=2, **settings)
 
 
@@ -64,7 +84,9 @@ def test_drafts_equal_a_block_run_from_scratch(model, tmp_path, write, options, 
     assert run(model, method, PROMPT, 14).ids == plain_greedy(model, PROMPT, 14)
     assert len(made) > 4
     for context, draft in made:
-        hidden = module.norm(module.block(model, features_of(model, method, context[:-1]), context[-1], 6))
+        hidden = module.norm(
+            module.block(model, features_of(model, method, context[:-1]), context[-1], 6)
+        )
         levels, chain = module.project(hidden, model)[0 if settings else 1 :], []
         for place, own in enumerate(levels):
             if "rank" in options:
@@ -102,7 +124,10 @@ def test_the_confidence_head_says_how_far_a_draft_goes(model, confident):
         chances = module.chances(tokens[:6], module.norm(written))
         assert torch.allclose(torch.tensor(draft.score), chances.float(), atol=1e-6)
         assert chances.std() > 0.02
-        for wrong in (module.chances(tokens[:6], written), module.chances(tokens[1:], module.norm(written))):
+        for wrong in (
+            module.chances(tokens[:6], written),
+            module.chances(tokens[1:], module.norm(written)),
+        ):
             assert not torch.allclose(wrong, chances, atol=1e-3)
         if sampling is None:
             require_reach(method, model, ids, chances, range(1, 6))
@@ -110,7 +135,9 @@ def test_the_confidence_head_says_how_far_a_draft_goes(model, confident):
 
 @pytest.mark.parametrize("name", ["temperatures", "sts_temperatures"])
 def test_fitted_temperatures_divide_the_logits_of_their_place(model, tmp_path, confident, name):
-    """Names as SGLang and TensorRT-LLM write them; without them, or with those of the next place, chances differ."""
+    """Names as SGLang and TensorRT-LLM write them; without them, or with those of the next place,
+    chances differ.
+    """
     (module, folder), ids, fitted = confident, [*PROMPT, 9], [0.5, 2.0, 1.0, 3.0, 0.8, 1.5]
     (tmp_path / "sts.json").write_text(json.dumps({name: fitted, "num_samples": 7}))
     method = bound(DFlash(folder, calibration=str(tmp_path / "sts.json")), model)
@@ -145,7 +172,9 @@ def test_a_calibration_that_does_not_fit_is_named(model, tmp_path, content, mess
         DFlash(folder, calibration=str(tmp_path / "sts.json")).check(card_of(model))
     assert message in str(caught.value)
     with pytest.raises(InputError, match="has no confidence head; expected null"):
-        DFlash(z_lab(DFlashModule(read=2), tmp_path / "plain"), calibration="sts.json").check(card_of(model))
+        DFlash(z_lab(DFlashModule(read=2), tmp_path / "plain"), calibration="sts.json").check(
+            card_of(model)
+        )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +182,10 @@ def test_a_calibration_that_does_not_fit_is_named(model, tmp_path, content, mess
     [
         ({"enable_confidence_head": False}, False),
         ({}, True),  # its tensors are there
-        ({"enable_confidence_head": True, "confidence_head_with_markov": False}, "expected [1, 64]"),
+        (
+            {"enable_confidence_head": True, "confidence_head_with_markov": False},
+            "expected [1, 64]",
+        ),
         ({"markov_head_type": "lstm"}, "markov_head_type=lstm; expected vanilla or gated or rnn"),
     ],
 )
@@ -173,7 +205,10 @@ def test_ends_that_dspark_trained_are_used_and_those_of_another_drafter_refused(
     """With the target's embedding or output head it drafts otherwise, the wrong variants."""
     module, ids = DFlashModule(own=True), [*PROMPT, 9]
     method = bound(DFlash(deep_spec(module, tmp_path / "spark")), model)
-    found, features = draft_of(method, model, ids).tokens.tolist(), features_of(model, method, ids[:-1])
+    found, features = (
+        draft_of(method, model, ids).tokens.tolist(),
+        features_of(model, method, ids[:-1]),
+    )
     assert found == module.levels(model, features, 9, 6).argmax(-1).tolist()
     with pytest.raises(InputError, match=r"lm_head.weight is not the target's output head"):
         bound(DFlash(z_lab(module, tmp_path / "flash", target_layer_ids=[0, 0, 1])), model)
@@ -203,9 +238,15 @@ def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, message)
 
 def test_a_draft_is_no_longer_than_a_block_or_the_budget(model, tmp_path):
     folder = speculators(DFlashModule(), tmp_path)
-    with pytest.raises(InputError, match="length or levels of choices=6: expected a whole number from 1 to 5"):
+    with pytest.raises(
+        InputError, match="length or levels of choices=6: expected a whole number from 1 to 5"
+    ):
         DFlash(folder, length=6).check(card_of(model))
-    ids, whole, short = [*PROMPT, 9], bound(DFlash(folder), model), bound(DFlash(folder, length=2), model)
+    ids, whole, short = (
+        [*PROMPT, 9],
+        bound(DFlash(folder), model),
+        bound(DFlash(folder, length=2), model),
+    )
     chain = draft_of(whole, model, ids).tokens.tolist()
     assert draft_of(whole, model, ids, 3).tokens.tolist() == chain[:3]
     assert len(draft_of(short, model, ids)) == 2

@@ -1,4 +1,6 @@
-"""EAGLE-1, -2 and -3: what is drafted, against heads that are run from scratch over their whole input."""
+"""EAGLE-1, -2 and -3: what is drafted, against heads that are run from scratch over their whole
+input.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,18 @@ import methods.eagle.eagle as eagle_module
 from builders.drafts import root_paths
 from builders.models import VOCAB, plain_greedy
 from draft_models import markov_tables
-from head_models import Eagle1, begun, bound, card_of, draft_of, features_of, paths_of, run, states, watched
+from head_models import (
+    Eagle1,
+    begun,
+    bound,
+    card_of,
+    draft_of,
+    features_of,
+    paths_of,
+    run,
+    states,
+    watched,
+)
 from head_models import Eagle3 as Eagle3Module
 from methods.eagle.eagle import Eagle, Eagle3, EagleRun, read_frequent
 from methods.parts.draft_layer import LayerMemory
@@ -37,17 +50,26 @@ def deep():
     from builders.models import BASE
 
     torch.manual_seed(3)
-    config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": LAYERS, "initializer_range": 0.2})
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="sdpa").eval()
+    config = AutoConfig.for_model(
+        "llama", **{**BASE, "num_hidden_layers": LAYERS, "initializer_range": 0.2}
+    )
+    return AutoModelForCausalLM.from_config(
+        config, dtype=torch.float64, attn_implementation="sdpa"
+    ).eval()
 
 
 def naive_dynamic(model, head, features, ids, top_k, depth, nodes):
-    """path -> the head's own probability of its last token: levels of the best nodes, then a heap of all candidates."""
+    """path -> the head's own probability of its last token: levels of the best nodes, then a heap
+    of all candidates.
+    """
 
     def below(path):
         logs = head.logits(model, head.states_after(model, features, ids, path)).log_softmax(-1)
         values, choice = logs.topk(top_k)
-        return [(head.to_target(int(token)), float(log)) for token, log in zip(choice, values, strict=True)]
+        return [
+            (head.to_target(int(token)), float(log))
+            for token, log in zip(choice, values, strict=True)
+        ]
 
     heap, level = [], [(0.0, ())]
     for _ in range(depth + 1):
@@ -69,7 +91,9 @@ KINDS = {
     "normed": (Eagle3, lambda: Eagle3Module(seed=1, norm_before_residual=True)),
     "drift": (Eagle3, lambda: Eagle3Module(seed=2, fc_norm=True, norm_output=True)),
     "joint": (
-        Eagle3, lambda: Eagle3Module(seed=3, norm_before_fc=True, norm_before_residual=True, embed_requires_grad=True)
+        Eagle3,
+        lambda: Eagle3Module(seed=3, norm_before_fc=True, norm_before_residual=True,
+        embed_requires_grad=True)
     ),
     "qwen3": (Eagle3, lambda: Eagle3Module(seed=4, model_type="qwen3")),
     "frequent": (Eagle, lambda: Frequent(IDS[:60], Eagle1(bias=False))),
@@ -94,7 +118,9 @@ class Frequent:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_drafts_equal_a_head_run_over_its_whole_input(deep, tmp_path, name):
-    """Names, layer, stable keys and values, positions, alignment and tree at once, for every step of a request."""
+    """Names, layer, stable keys and values, positions, alignment and tree at once, for every step
+    of a request.
+    """
     kind, make = KINDS[name]
     (tmp_path / "freq.json").write_text(str(IDS[:60].flip(0).tolist()))
     more, module = {"vocabulary": str(tmp_path / "freq.json")} if name == "frequent" else {}, make()
@@ -106,7 +132,9 @@ def test_drafts_equal_a_head_run_over_its_whole_input(deep, tmp_path, name):
     for context, draft in made:
         features = features_of(deep, method, context[:-1])
         wanted = naive_dynamic(deep, module, features, context[1:], 3, 2, 11)
-        assert dict(zip(paths_of(draft), draft.score, strict=True)) == pytest.approx(wanted, rel=1e-6)
+        assert dict(zip(paths_of(draft), draft.score, strict=True)) == pytest.approx(
+            wanted, rel=1e-6
+        )
 
 
 def test_alignment_is_what_makes_them_equal(deep, tmp_path):
@@ -122,14 +150,18 @@ def test_alignment_is_what_makes_them_equal(deep, tmp_path):
 
 
 def oracle(truth, hidden, base):
-    """A run that writes the target's own continuation, and holds what it is given against the truth."""
+    """A run that writes the target's own continuation, and holds what it is given against the
+    truth.
+    """
 
     class Run(base):
         known = 0
 
         def remember(self, features, following):
             rows = slice(self.known, self.known + len(following))
-            for given_, layer in zip(features if isinstance(features, list) else [features], hidden, strict=True):
+            for given_, layer in zip(
+                features if isinstance(features, list) else [features], hidden, strict=True
+            ):
                 assert torch.allclose(given_, layer[rows], atol=1e-8)
             assert following.tolist() == truth[rows.start + 1 : rows.stop + 1]
             self.known = rows.stop
@@ -232,7 +264,9 @@ def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
     torch.manual_seed(seed)
     logits = torch.zeros(8) if flat else torch.randn(8).mul(3).round()
     draft = complete(grow(Fixed(logits), top_k, depth, nodes))
-    room = min(top_k, nodes) + sum(min(top_k, min(top_k, nodes) * top_k**level) * top_k for level in range(depth))
+    room = min(top_k, nodes) + sum(
+        min(top_k, min(top_k, nodes) * top_k**level) * top_k for level in range(depth)
+    )
     assert len(draft) <= min(nodes, room)
     assert all(-1 <= parent < node for node, parent in enumerate(draft.parents))
     paths = paths_of(draft)
@@ -271,7 +305,17 @@ def test_published_trees_and_their_first_parts():
     medusa = TreeShape.from_counts(MEDUSA_TREE, WIDEST)
     assert [len(level.ranks) for level in medusa.levels] == [10, 28, 23, 2]
     paths = set(root_paths(medusa.ranks, medusa.parents))
-    assert {(1, 6), (2, 2), (9, 0), (0, 1, 2), (0, 0, 9), (0, 7, 0), (1, 0, 1), (2, 0, 0), (0, 0, 0, 1)} <= paths
+    assert {
+        (1, 6),
+        (2, 2),
+        (9, 0),
+        (0, 1, 2),
+        (0, 0, 9),
+        (0, 7, 0),
+        (1, 0, 1),
+        (2, 0, 0),
+        (0, 0, 0, 1),
+    } <= paths
     place = Fixed(torch.arange(8.0))
     for nodes in range(1, len(tree) + 1):
         plan = ShapePlan(tree.part(range(nodes)), torch.device("cpu"))
@@ -280,19 +324,26 @@ def test_published_trees_and_their_first_parts():
 
 def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
     module = Eagle1()
-    method = bound(Eagle(module.save(tmp_path), tree="static", choices=[[2], [2, 1], [1, 0, 0]]), deep)
+    method = bound(
+        Eagle(module.save(tmp_path), tree="static", choices=[[2], [2, 1], [1, 0, 0]]), deep
+    )
     ids = [*PROMPT, 9, 10]
     features = features_of(deep, method, ids[:-1])
 
     def best(path):
-        return module.logits(deep, module.states_after(deep, features, ids[1:], path)).topk(2).indices.tolist()
+        return (
+            module.logits(deep, module.states_after(deep, features, ids[1:], path))
+            .topk(2)
+            .indices.tolist()
+        )
 
     a, b = best(())
     (c, d), (e, _) = best((a,)), best((b,))
     f = best((a, c))[0]
     drafter = begun(method, deep, ids)
     assert drafter.propose(ids, 64).tokens.tolist() == [a, b, c, d, e, f]
-    assert drafter.propose(ids, 3).tokens.tolist() == [a, c, f]  # the likeliest three by rank, not the first
+    # the likeliest three by rank, not the first
+    assert drafter.propose(ids, 3).tokens.tolist() == [a, c, f]
     assert len(drafter.propose(ids, 0)) == 0
 
 
@@ -317,7 +368,9 @@ def test_budget_and_memory_of_a_prompt_that_is_read_in_parts(model):
 def test_offsets_lead_to_ids():
     ids = torch.randperm(50, generator=torch.Generator().manual_seed(0))[:20]
     assert target_ids(ids - torch.arange(20), 50, "head=x").tolist() == ids.tolist()
-    with pytest.raises(InputError, match=r"head=x: d2t leads to ids from .*; expected offsets to 20 different"):
+    with pytest.raises(
+        InputError, match=r"head=x: d2t leads to ids from .*; expected offsets to 20 different"
+    ):
         target_ids(ids, 50, "head=x")  # the wrong variant: ids where offsets are expected
 
 
@@ -358,9 +411,14 @@ class Markov(Fixed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_drawn_tree_states_what_each_node_was_drawn_from(seed):
-    """Behind its parent, without its earlier siblings: so the law stays the target's (tests/decode/test_drawn.py)."""
+    """Behind its parent, without its earlier siblings: so the law stays the target's
+    (tests/decode/test_drawn.py).
+    """
     (_, table), sampling = markov_tables(4), Sampling(0.9)
-    run_, plan = Markov(table), ShapePlan(TreeShape.from_counts([[2], [2, 1]], WIDEST), torch.device("cpu"))
+    run_, plan = (
+        Markov(table),
+        ShapePlan(TreeShape.from_counts([[2], [2, 1]], WIDEST), torch.device("cpu")),
+    )
     choose = DrawnChoice(run_, sampling, torch.Generator().manual_seed(seed))
     tokens, parents = complete(fill(run_, plan, choose))[0].tolist(), plan.shape.parents
     for node, stated in enumerate(torch.cat(choose.probs)):

@@ -36,9 +36,13 @@ def test_names_and_shapes_are_checked(model, tmp_path):
     assert message.startswith(f"head={folder}: no EAGLE head for this target: ")
     assert "lacks fc.bias, layers.0.mlp.up_proj.weight" in message
     folder = Eagle1().save(tmp_path, intermediate_size=100)
-    assert "layers.0.mlp.gate_proj.weight [96, 64] (expected [100, 64])" in refused(Eagle(folder), model)
+    assert "layers.0.mlp.gate_proj.weight [96, 64] (expected [100, 64])" in refused(
+        Eagle(folder), model
+    )
     other = Eagle1(vocab_size=32000).save(tmp_path / "y")
-    assert "made for a vocabulary of 32000; expected the target's 199" in refused(Eagle(other), model)
+    assert "made for a vocabulary of 32000; expected the target's 199" in refused(
+        Eagle(other), model
+    )
     assert "midlayer.hidden_norm.weight" in refused(Eagle(Eagle3Module().save(tmp_path)), model)
 
 
@@ -93,12 +97,18 @@ def test_names_of_the_speculators_library(model, tmp_path, names):
     module = Eagle3Module(features=3 * 64, norm_before_residual=True)
     folder = module.save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    inner = {key: value for key, value in config.items() if key not in ("norm_before_residual", "draft_vocab_size")}
+    inner = {
+        key: value
+        for key, value in config.items()
+        if key not in ("norm_before_residual", "draft_vocab_size")
+    }
     outer = {key: config[key] for key in ("norm_before_residual", "draft_vocab_size")}
     ids = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
     if names == "layers.0":
         rename(tmp_path, lambda key: key.replace("midlayer.", "layers.0."))
-        (tmp_path / "config.json").write_text(json.dumps({**outer, **ids, "transformer_layer_config": inner}))
+        (tmp_path / "config.json").write_text(
+            json.dumps({**outer, **ids, "transformer_layer_config": inner})
+        )
     else:
         (tmp_path / "config.json").write_text(json.dumps({**config, **ids}))
     method = bound(Eagle3(folder), model)
@@ -108,11 +118,18 @@ def test_names_of_the_speculators_library(model, tmp_path, names):
 
 
 def test_flags_of_other_programs_are_taken(model, tmp_path):
-    """NVIDIA's flags say what every head does; NeMo puts ``model.`` in front of names; what is off is not asked for."""
-    module, layers = Eagle3Module(fc_norm=True, norm_output=True), {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    """NVIDIA's flags say what every head does; NeMo puts ``model.`` in front of names; what is off
+    is not asked for.
+    """
+    module, layers = (
+        Eagle3Module(fc_norm=True, norm_output=True),
+        {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+    )
     plain = bound(Eagle3(module.save(tmp_path / "plain", **layers)), model)
     always = {"use_last_layernorm": True, "use_aux_hidden_state": True, "use_mtp_layernorm": False}
-    other = module.save(tmp_path / "other", **layers, eagle_config=always, speculators_model_type="eagle3")
+    other = module.save(
+        tmp_path / "other", **layers, eagle_config=always, speculators_model_type="eagle3"
+    )
     rename(tmp_path / "other", "model.{}".format)
     assert drafted(bound(Eagle3(other), model), model) == drafted(plain, model)
     ignored = module.save(tmp_path / "ignored", **layers, norm_output=False)
@@ -126,10 +143,13 @@ def fused(layers, **config):
 def test_which_layers_are_fused():
     assert fused(32) == (2, 16, 29)
     assert fused(80) == (2, 40, 77)
-    assert fused(61, eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 29, 57]}) == (2, 30, 58)  # blocks' outputs
+    # blocks' outputs
+    assert fused(61, eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 29, 57]}) == (2, 30, 58)
     assert fused(36, eagle_aux_hidden_state_layer_ids=[2, 18, 33]) == (2, 18, 33)  # hidden states
     for layers in (2, 5):  # the rule's layers coincide or do not exist
-        with pytest.raises(InputError, match=rf"head=x: without .*; expected different ones of 0 to {layers}"):
+        with pytest.raises(
+            InputError, match=rf"head=x: without .*; expected different ones of 0 to {layers}"
+        ):
             fused(layers)
     with pytest.raises(InputError, match="its configuration names"):
         fused(4, eagle_aux_hidden_state_layer_ids=[1, 2, 9])
@@ -141,8 +161,15 @@ def test_random_heads_are_seeded_and_every_bundled_head_fits_its_target(model):
     assert first.inputs == ()
     from builders.runs import job_for
 
-    job = job_for("method=[eagle,eagle2,eagle3,p_eagle,medusa,hydra_heads]")  # checks each head against the card
-    assert {entry.name for entry in job.entries} >= {"eagle", "eagle2", "eagle3", "medusa", "hydra_heads"}
+    # checks each head against the card
+    job = job_for("method=[eagle,eagle2,eagle3,p_eagle,medusa,hydra_heads]")
+    assert {entry.name for entry in job.entries} >= {
+        "eagle",
+        "eagle2",
+        "eagle3",
+        "medusa",
+        "hydra_heads",
+    }
     assert any("tiny_p_eagle" in path for entry in job.entries for path in entry.method.inputs)
     assert card_of(build("llama")).vocab_size == 199
 
@@ -154,8 +181,9 @@ def test_an_eagle_4_head_is_refused_by_name(model, tmp_path, kind):
     tmp_path.joinpath("config.json").write_text(json.dumps(config))
     name = "medusa_lm_head.safetensors" if kind is Medusa else "model.safetensors"
     save_file({"fc.weight": torch.zeros(2)}, tmp_path / name)
-    assert "config.json names LlamaForCausalLMEagle4, an EAGLE-4 head, which is not implemented" in refused(
-        kind(str(tmp_path)), model
+    assert (
+        "config.json names LlamaForCausalLMEagle4, an EAGLE-4 head, which is not implemented"
+        in refused(kind(str(tmp_path)), model)
     )
 
 

@@ -7,7 +7,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from builders.models import build, plain_greedy
-from head_models import Hydra, begun, bound, card_of, damaged, draft_of, paths_of, run, states, watched
+from head_models import (
+    Hydra,
+    begun,
+    bound,
+    card_of,
+    damaged,
+    draft_of,
+    paths_of,
+    run,
+    states,
+    watched,
+)
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa, head_count
@@ -19,7 +30,10 @@ TREE = [[3], [2, 1, 0], [1, 0, 1]]
 
 def saved(module, folder, name="medusa_lm_head.safetensors", drop=()):
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({key: weight.clone() for key, weight in module.state_dict().items() if key not in drop}, folder / name)
+    save_file(
+        {key: weight.clone() for key, weight in module.state_dict().items() if key not in drop},
+        folder / name,
+    )
     return str(folder)
 
 
@@ -40,7 +54,9 @@ def test_medusa_fills_its_tree_from_the_last_state(model, tmp_path, heads, block
     method = bound(Medusa(saved(module, tmp_path), tree=TREE), model)
     ids = [*PROMPT, 9]
     drafter = begun(method, model, ids)
-    assert paths_of(drafter.propose(ids, 64)) == medusa_paths(module, states(model, ids[:-1])[-1][-1])
+    assert paths_of(drafter.propose(ids, 64)) == medusa_paths(
+        module, states(model, ids[:-1])[-1][-1]
+    )
     rows = torch.randn(4, 64, dtype=torch.float64)  # of the root and nodes 0, 1, 2
     drafter.observe(Step(9, (12, 13), (2,), False, hidden={2: rows}))
     assert paths_of(drafter.propose([*ids, 12, 13], 64)) == medusa_paths(module, rows[3])
@@ -65,7 +81,9 @@ def test_heads_without_an_output_matrix_read_through_the_targets(model, tmp_path
         head[-1].weight.data = model.get_output_embeddings().weight.data
     assert found == medusa_paths(module, last)
     rows = torch.randn(4, 64, dtype=torch.float64)
-    assert torch.allclose(method.output.function(rows), torch.stack([head(rows) for head in module], dim=1))
+    assert torch.allclose(
+        method.output.function(rows), torch.stack([head(rows) for head in module], dim=1)
+    )
     with pytest.raises(InputError, match=rf"lacks 0\.{blocks}\.weight, 2\.{blocks}\.weight$"):
         bound(Medusa(saved(module, tmp_path, drop=(outs[0], outs[2]))), model)
 
@@ -83,7 +101,9 @@ def test_levels_beyond_the_heads_are_left_out(model, tmp_path):
 @pytest.mark.parametrize("family", ["llama", "llama-mha"])
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_hydra_drafts_equal_heads_run_over_their_whole_input(tmp_path, family, blocks):
-    """Names, prefix layer, incremental keys and values, paths' embeddings, for every step of a request."""
+    """Names, prefix layer, incremental keys and values, paths' embeddings, for every step of a
+    request.
+    """
     model = build(family, torch.float64)
     module = Hydra(model.config, 3, blocks)
     folder = saved(module, tmp_path, "hydra_lm_head.safetensors")

@@ -1,4 +1,6 @@
-"""Native MTP modules of each layout and family draft what the module drafts over its whole input."""
+"""Native MTP modules of each layout and family draft what the module drafts over its whole
+input.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,18 @@ from torch import nn
 from builders.drafts import require_laws
 from builders.models import BASE, build, plain_greedy
 from draft_models import draft_together
-from head_models import CONTEXT, SHAPE, begun, bound, damaged, draft_of, paths_of, run, states, watched
+from head_models import (
+    CONTEXT,
+    SHAPE,
+    begun,
+    bound,
+    damaged,
+    draft_of,
+    paths_of,
+    run,
+    states,
+    watched,
+)
 from methods.eagle import Mtp
 from methods.eagle.mtp import LibraryLayer
 from methods.parts.tree_method import BestChoice, fill
@@ -24,7 +37,8 @@ from specbench.models.load import LibraryConfig, load_model
 from specbench.types import InputError
 
 IDS, SAMPLING = [5, 6, 7, 8, 9], Sampling(0.8, top_k=20)
-LATER = ("deepseek", "speculators", "qwen3_next", "glm4_moe", "glm4_moe_lite")  # in a run of everything
+# in a run of everything
+LATER = ("deepseek", "speculators", "qwen3_next", "glm4_moe", "glm4_moe_lite")
 KINDS = [
     pytest.param(kind, marks=[pytest.mark.exhaustive] if kind in LATER else [])
     for kind in (*LAYOUTS, "deepseek_v3", "qwen3_next", "glm4_moe", "glm4_moe_lite")
@@ -93,22 +107,42 @@ def test_a_chain_is_the_modules(model, tmp_path, kind):
         return all(list(map(int, draft.tokens)) == chain[: len(draft)] for draft, chain in made)
 
     assert agrees()
-    for module.wrong in ("norms", "order", "tokens") if kind in LAYOUTS else ("norms", "order", "tokens", "positions"):
+    for module.wrong in (
+        ("norms", "order", "tokens")
+        if kind in LAYOUTS
+        else ("norms", "order", "tokens", "positions")
+    ):
         assert not agrees(), module.wrong
-    module.wrong, others = None, {"mimo": "speculators", "deepseek": "speculators", "speculators": "deepseek"}
+    module.wrong, others = (
+        None,
+        {"mimo": "speculators", "deepseek": "speculators", "speculators": "deepseek"},
+    )
     module.layout = others[module.layout]
     assert not agrees()
 
 
 def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(model, tmp_path):
     module = Module("deepseek")
-    head, embedding = f"{module.prefix}shared_head.head.weight", f"{module.prefix}embed_tokens.weight"
+    head, embedding = (
+        f"{module.prefix}shared_head.head.weight",
+        f"{module.prefix}embed_tokens.weight",
+    )
     ends = model.get_output_embeddings().weight, torch.zeros(199, 64)
-    bound(Mtp(module.save(tmp_path / "a", {head: ends[0].detach().clone(), embedding: ends[1]})), model)
+    bound(
+        Mtp(module.save(tmp_path / "a", {head: ends[0].detach().clone(), embedding: ends[1]})),
+        model,
+    )
     with pytest.raises(InputError, match=r"lm_head.weight is not the target's output head"):
         bound(Mtp(module.save(tmp_path / "other", {head: 2 * ends[0].detach()})), model)
-    with pytest.raises(InputError, match=r"lacks token_layernorm.weight; holds unexpected mlp.bias"):
-        bound(Mtp(module.save(tmp_path / "b", {f"{module.prefix}mlp.bias": torch.zeros(1)}, ["enorm"])), model)
+    with pytest.raises(
+        InputError, match=r"lacks token_layernorm.weight; holds unexpected mlp.bias"
+    ):
+        bound(
+            Mtp(
+                module.save(tmp_path / "b", {f"{module.prefix}mlp.bias": torch.zeros(1)}, ["enorm"])
+            ),
+            model,
+        )
 
 
 @pytest.mark.parametrize(
@@ -116,19 +150,26 @@ def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(mo
     [
         ("deepseek", {"num_nextn_predict_layers": 0}, "has no num_nextn_predict_layers"),
         ("deepseek", {"n_routed_experts": 8}, r"a mixture of experts \(n_routed_experts\)"),
-        ("deepseek", {"kv_lora_rank": 8, "num_experts": 2}, r"experts \(num_experts\), latent attention"),
-        ("deepseek", {"model_type": "qwen3_5"}, r"gated attention \(qwen3_5\)"),
-        ("speculators", {"speculators_model_type": "eagle3"}, "speculators_model_type=eagle3; expected mtp"),
-        ("speculators", {"num_centroids": 4}, "an output head of two levels"),
+        ("deepseek", {"kv_lora_rank": 8, "num_experts": 2},
+        r"experts \(num_experts\), latent attention"), ("deepseek", {"model_type": "qwen3_5"},
+        r"gated attention \(qwen3_5\)"),
+        ("speculators", {"speculators_model_type": "eagle3"},
+        "speculators_model_type=eagle3; expected mtp"), ("speculators", {"num_centroids": 4},
+        "an output head of two levels"),
         ("mimo", {"hidden_size": 32}, "made for a hidden size of 32; expected the target's 64"),
-        ("deepseek_v3", {"n_routed_experts": 5000}, "n_routed_experts=5000; expected a whole number"),
-        ("deepseek_v3", {"n_routed_experts": 3}, "holds unexpected mlp.experts.3.down_proj.weight"),
+        ("deepseek_v3", {"n_routed_experts": 5000},
+        "n_routed_experts=5000; expected a whole number"), ("deepseek_v3", {"n_routed_experts": 3},
+        "holds unexpected mlp.experts.3.down_proj.weight"),
         ("deepseek_v3", {"kv_lora_rank": 8}, r"differs in shape self_attn.kv_a_layernorm.weight"),
-        ("deepseek_v3", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4,
-                         "original_max_position_embeddings": 64}}, "rotary positions change with the length"),
+        ("deepseek_v3",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4,
+                         "original_max_position_embeddings": 64}},
+                         "rotary positions change with the length"),
     ],
 )  # fmt: skip
-def test_a_module_that_is_not_computed_here_is_refused_by_name(model, tmp_path, kind, config, reason):
+def test_a_module_that_is_not_computed_here_is_refused_by_name(
+    model, tmp_path, kind, config, reason
+):
     model, module = module_of(kind, model)
     with pytest.raises(InputError, match=reason):
         bound(Mtp(module.save(tmp_path, **config)), model)
@@ -140,7 +181,12 @@ def test_target_and_module_of_one_checkpoint(tmp_path, kind):
     if kind == "mimo":
         model = bent(build("qwen2", torch.float64))
         module = Module("mimo", intermediate_size=BASE["intermediate_size"])
-        raw = {**BASE, "rope_theta": SHAPE["rope_theta"], "architectures": ["MiMoForCausalLM"], "auto_map": {}}
+        raw = {
+            **BASE,
+            "rope_theta": SHAPE["rope_theta"],
+            "architectures": ["MiMoForCausalLM"],
+            "auto_map": {},
+        }
         folder = module.save(tmp_path, model.state_dict(), **raw)
     else:
         model, module = module_of(kind, None)
@@ -189,10 +235,14 @@ def test_modules_in_turn_state_their_own_distributions(model, tmp_path):
     torch.testing.assert_close(draft.probs, SAMPLING(wanted), atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("layout", "count", "length"), [("deepseek", 2, 2), ("deepseek", 3, 3), ("mimo", 3, 2),
-                                                         ("speculators", 2, 4), ("mimo", 3, 5)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layout", "count", "length"),
+    [("deepseek", 2, 2), ("deepseek", 3, 3), ("mimo", 3, 2), ("speculators", 2, 4), ("mimo", 3, 5)],
+)
 def test_several_modules_draft_in_turn(model, tmp_path, layout, count, length):
-    """Every step of a request, a short prompt too; wrong variants: the first alone, another order, and no own rows."""
+    """Every step of a request, a short prompt too; wrong variants: the first alone, another order,
+    and no own rows.
+    """
     modules = [Module(layout, place) for place in range(count)]
     method = bound(Mtp(saved(modules, tmp_path), length=length), model)
     for prompt in ([5, 6, 7, 8, 9, 10], [5]):
@@ -202,17 +252,26 @@ def test_several_modules_draft_in_turn(model, tmp_path, layout, count, length):
         for context, draft in made:
             wanted = in_turn(modules, model, context, length)[: len(draft)].argmax(-1).tolist()
             assert [int(token) for token in draft.tokens] == wanted
-    whole = [(ids, [int(token) for token in draft.tokens]) for ids, draft in made if len(draft) == length]
+    whole = [
+        (ids, [int(token) for token in draft.tokens]) for ids, draft in made if len(draft) == length
+    ]
     for wrong in (modules[:1], modules[::-1]):
-        assert any(in_turn(wrong, model, ids, length).argmax(-1).tolist() != tokens for ids, tokens in whole)
+        assert any(
+            in_turn(wrong, model, ids, length).argmax(-1).tolist() != tokens
+            for ids, tokens in whole
+        )
     alone = bound(Mtp(method.head, length=length, modules=1), model)
     ids = whole[0][0]
-    assert drafted(alone, model, ids) == modules[0].rows(model, ids, None, length).argmax(-1).tolist()
+    assert (
+        drafted(alone, model, ids) == modules[0].rows(model, ids, None, length).argmax(-1).tolist()
+    )
 
 
 @pytest.mark.parametrize("layout", ["deepseek", "mimo"])
 def test_modules_keep_up_whatever_was_accepted_and_drafted_between(model, tmp_path, layout):
-    """Committed tokens arrive in pieces, as after steps of other lengths; drafts between them are cut anywhere."""
+    """Committed tokens arrive in pieces, as after steps of other lengths; drafts between them are
+    cut anywhere.
+    """
     modules = [Module(layout, place) for place in range(3)]
     method = bound(Mtp(saved(modules, tmp_path), length=4), model)
     ids = [place * 7 % 90 + 5 for place in range(24)]
@@ -239,7 +298,10 @@ def test_a_tree_follows_its_own_paths(latent, tmp_path):
 @pytest.mark.parametrize("kind", ["deepseek", "deepseek_v3"])
 def test_several_requests_share_the_modules_forwards(model, latent, tmp_path, kind):
     model = model if kind in LAYOUTS else latent
-    modules = [Module(kind, place) if kind in LAYOUTS else FamilyModule(latent, place) for place in range(2)]
+    modules = [
+        Module(kind, place) if kind in LAYOUTS else FamilyModule(latent, place)
+        for place in range(2)
+    ]
     method = bound(Mtp(saved(modules, tmp_path), length=3), model)
     contexts = [[5, 6, 7, 11], [9, 8], [3, 4] * 6]
     drafts = draft_together([begun(method, model, ids) for ids in contexts], contexts)
@@ -254,8 +316,13 @@ def test_a_module_that_is_missing_or_too_many_is_named(model, tmp_path):
     with pytest.raises(InputError, match="choices: 2 modules draft a chain"):
         bound(Mtp(folder, choices=[[2], [1, 1]]), model)
     config = json.loads((tmp_path / "config.json").read_text())
-    for value, message in ((3, r"\(model.layers.4.\*\): no MTP head .*lacks"), (17, "from 1 to 16")):
-        (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": value}))
+    for value, message in (
+        (3, r"\(model.layers.4.\*\): no MTP head .*lacks"),
+        (17, "from 1 to 16"),
+    ):
+        (tmp_path / "config.json").write_text(
+            json.dumps({**config, "num_nextn_predict_layers": value})
+        )
         with pytest.raises(InputError, match=message):
             bound(Mtp(folder), model)
 
@@ -278,7 +345,9 @@ def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, kind, name
     model, module = module_of(kind, model)
     folder = module.save(tmp_path)
     also = ("rope_scaling", "layer_types", "sliding_window", "use_sliding_window", "qkv_bias")
-    plain = dict.fromkeys(also if kind in LAYOUTS else ()) | json.loads((tmp_path / "config.json").read_text())
+    plain = dict.fromkeys(also if kind in LAYOUTS else ()) | json.loads(
+        (tmp_path / "config.json").read_text()
+    )
     refuse_or_draft(model, module, folder, plain, names or plain)
     (tmp_path / "config.json").write_text(json.dumps({**plain, "logits_scaling": 8.0}))
     with pytest.raises(InputError, match="sets logits_scaling, unknown here"):
@@ -286,7 +355,9 @@ def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, kind, name
 
 
 def test_a_long_prompt_is_read_in_parts(latent, tmp_path, monkeypatch):
-    """The wrong variant is a mask that shows the later tokens of a part, which the second module notices."""
+    """The wrong variant is a mask that shows the later tokens of a part, which the second module
+    notices.
+    """
     contexts = [[place * step % 90 + 5 for place in range(70)] for step in (7, 11, 13)]
     modules = [FamilyModule(latent, place) for place in range(2)]
     method = bound(Mtp(saved(modules, tmp_path), length=3), latent)
@@ -299,7 +370,9 @@ def test_a_long_prompt_is_read_in_parts(latent, tmp_path, monkeypatch):
     right = [in_turn(modules, latent, ids, 3).argmax(-1).tolist() for ids in contexts]
     assert drafts() == right
     mask = "methods.eagle.mtp.build_causal_mask"
-    monkeypatch.setattr(mask, lambda end, window, dtype, start: torch.zeros(1, 1, end - start, end, dtype=dtype))
+    monkeypatch.setattr(
+        mask, lambda end, window, dtype, start: torch.zeros(1, 1, end - start, end, dtype=dtype)
+    )
     assert drafts() != right
 
 

@@ -1,4 +1,6 @@
-"""P-EAGLE: what is drafted, against heads that are run from scratch over context and mask tokens."""
+"""P-EAGLE: what is drafted, against heads that are run from scratch over context and mask
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,35 @@ def nested(module, folder):
     module.save(folder, **LAYERS)
     rename(folder, lambda name: name.replace("midlayer.", "layers.0."))
     config = json.loads((folder / "config.json").read_text())
-    outer = ("speculators_model_type", "mask_token_id", "embed_requires_grad", "draft_vocab_size", *LAYERS)
+    outer = (
+        "speculators_model_type",
+        "mask_token_id",
+        "embed_requires_grad",
+        "draft_vocab_size",
+        *LAYERS,
+    )
     inner = {name: config.pop(name) for name in list(config) if name not in outer}
     proposal = {"proposal_type": "greedy", "speculative_tokens": 7}
-    config |= {"transformer_layer_config": inner, "norm_before_residual": inner.pop("norm_before_residual", False)}
+    config |= {
+        "transformer_layer_config": inner,
+        "norm_before_residual": inner.pop("norm_before_residual", False),
+    }
     config |= {"speculators_config": {"algorithm": "peagle", "proposal_methods": [proposal]}}
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
 
 
 def flat(module, folder):
-    """As vLLM's first heads were written: another name of the mask token, and a learned state of two dimensions."""
-    module.save(folder, **LAYERS, speculators_model_type=None, mask_token_id=None, pard_token=module.mask)
-    state, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    """As vLLM's first heads were written: another name of the mask token, and a learned state of
+    two dimensions.
+    """
+    module.save(
+        folder, **LAYERS, speculators_model_type=None, mask_token_id=None, pard_token=module.mask
+    )
+    state, config = (
+        load_file(folder / "model.safetensors"),
+        json.loads((folder / "config.json").read_text()),
+    )
     save_file({**state, "mask_hidden": state["mask_hidden"][0]}, folder / "model.safetensors")
     (folder / "config.json").write_text(
         json.dumps({name: stored for name, stored in config.items() if stored is not None})
@@ -48,7 +66,11 @@ def flat(module, folder):
 @pytest.mark.parametrize(
     ("write", "options", "tree"),
     [
-        (nested, {"norm_before_residual": True, "num_hidden_layers": 2, "drafted": 90, "ids": SMALLER}, None),
+        (
+            nested,
+            {"norm_before_residual": True, "num_hidden_layers": 2, "drafted": 90, "ids": SMALLER},
+            None,
+        ),
         (flat, {"fc_norm": True, "norm_output": True}, [[2], [2, 1], [1, 0, 1]]),
         (nested, {"embed_requires_grad": False}, None),
         (nested, {"model_type": "qwen3", "num_hidden_layers": 2}, None),
@@ -62,7 +84,11 @@ def test_drafts_equal_a_head_run_over_its_whole_input(model, tmp_path, write, op
     assert len(made) > 4
     for context, draft in made:
         features = [states(model, context[:-1])[layer] for layer in range(3)]
-        best = module.levels(model, features, context[1:], 5 if tree is None else 3).topk(2).indices.tolist()
+        best = (
+            module.levels(model, features, context[1:], 5 if tree is None else 3)
+            .topk(2)
+            .indices.tolist()
+        )
         best = [[module.to_target(token) for token in level] for level in best]
         ranks = [(0,) * depth for depth in range(1, 6)] if tree is None else [
             (0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (1, 0, 0)]  # fmt: skip
@@ -99,7 +125,11 @@ def test_a_policy_and_a_drawn_chain_get_the_levels_distributions(model, tmp_path
     module, ids = PEagleModule(drafted=90, ids=SMALLER), [*PROMPT, 9]
     method = bound(PEagle(module.save(tmp_path, **LAYERS), length=4), model, sampling)
     assert method.draws
-    levels = module.levels(model, [states(model, ids[:-1])[layer] for layer in range(3)], ids[1:], 4)
+    levels = module.levels(
+        model, [states(model, ids[:-1])[layer] for layer in range(3)], ids[1:], 4
+    )
     spread = levels.new_full((4, VOCAB), -torch.inf).index_copy_(1, SMALLER, levels)
-    draft = require_laws(begun(method, model, ids), ids, lambda path: spread[len(path)], sampling, near=1e-6)
+    draft = require_laws(
+        begun(method, model, ids), ids, lambda path: spread[len(path)], sampling, near=1e-6
+    )
     assert len(draft) == 4

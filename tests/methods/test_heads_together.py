@@ -13,12 +13,21 @@ from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall, turn
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
 # calls of the layers and of the output head by one draft
-CALLS = {"eagle2": (3, 3), "eagle": (5, 5), "eagle3": (3, 3), "p_eagle": (1, 1), "dflash": (1, 1), "hydra": (1, 2),
-         "medusa": (0, 1)}  # fmt: skip
+CALLS = {
+    "eagle2": (3, 3),
+    "eagle": (5, 5),
+    "eagle3": (3, 3),
+    "p_eagle": (1, 1),
+    "dflash": (1, 1),
+    "hydra": (1, 2),
+    "medusa": (0, 1),
+}
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(kind, model, monkeypatch):
+def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(
+    kind, model, monkeypatch
+):
     layers, outputs = CALLS[kind]
     method = bound(HEADS[kind](), model)
 
@@ -42,7 +51,9 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
         drafts = draft_together(drafters(), CONTEXTS)
         return [content(each) for each in drafts]
 
-    alone = [content(drafter.propose(ids, 64)) for drafter, ids in zip(drafters(), CONTEXTS, strict=True)]
+    alone = [
+        content(drafter.propose(ids, 64)) for drafter, ids in zip(drafters(), CONTEXTS, strict=True)
+    ]
     assert len({tuple(tokens) for tokens, _ in alone}) > 1
     truth = {owner: [outcome for (outcome,) in seen] for owner, seen in found.items()}
 
@@ -50,14 +61,19 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
         for owner, count in ((DraftLayers, layers), (RowFunction, outputs)):
             assert [len(call) for call in found[owner]] == [4] * count
             by_request = [call[place] for place in range(4) for call in found[owner]]
-            if not all(torch.allclose(*pair, atol=1e-9) for pair in zip(by_request, truth[owner], strict=True)):
+            if not all(
+                torch.allclose(*pair, atol=1e-9)
+                for pair in zip(by_request, truth[owner], strict=True)
+            ):
                 return False
         return True
 
     assert together() == alone
     assert same()
     if layers:  # the wrong variant: positions of others
-        monkeypatch.setattr(draft_layer, "turn", lambda rows, cos, sin: turn(rows, cos.roll(1, 0), sin.roll(1, 0)))
+        monkeypatch.setattr(
+            draft_layer, "turn", lambda rows, cos, sin: turn(rows, cos.roll(1, 0), sin.roll(1, 0))
+        )
         together()
         assert not same()
 

@@ -1,4 +1,6 @@
-"""The trainer's heads are the drafter's: same states at every depth, same files; and what bundled ones are worth."""
+"""The trainer's heads are the drafter's: same states at every depth, same files; and what bundled
+ones are worth.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ from specbench.models.load import load_model
 @pytest.fixture(scope="module")
 def target():
     torch.manual_seed(0)
-    config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": 5, "initializer_range": 0.2})
+    config = AutoConfig.for_model(
+        "llama", **{**BASE, "num_hidden_layers": 5, "initializer_range": 0.2}
+    )
     return AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
 
 
@@ -78,7 +82,9 @@ def read_two(target):
 @pytest.mark.parametrize("kind", ["eagle", "mtp", "eagle3"])
 @torch.inference_mode()
 def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
-    """Pass d at place i is the state of the node of depth d on the true path whose context ends at i - d."""
+    """Pass d at place i is the state of the node of depth d on the true path whose context ends at
+    i - d.
+    """
     settings = HeadSettings(kind=kind, intermediate=48, vocabulary=80)
     config = head_config(target, settings)
     one = {"eagle": EagleModule, "mtp": MtpModule}.get(kind)
@@ -96,9 +102,15 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
         assert torch.allclose(drafting._root[0], passes[0][0, known - 1], atol=1e-4)
         for depth in range(1, 4):
             logits = complete(drafting.expand(ids[known + depth][None], torch.tensor([0])))
-            assert torch.allclose(drafting._hidden[0], passes[depth][0, known + depth - 1], atol=1e-4)
-            assert torch.allclose(logits[0], module.logits(passes[depth][0, known + depth - 1]), atol=1e-4)
-            assert torch.allclose(method.bound.spread(logits)[0, 50:130].isfinite().sum(), torch.tensor(80))
+            assert torch.allclose(
+                drafting._hidden[0], passes[depth][0, known + depth - 1], atol=1e-4
+            )
+            assert torch.allclose(
+                logits[0], module.logits(passes[depth][0, known + depth - 1]), atol=1e-4
+            )
+            assert torch.allclose(
+                method.bound.spread(logits)[0, 50:130].isfinite().sum(), torch.tensor(80)
+            )
 
 
 @torch.inference_mode()
@@ -113,15 +125,22 @@ def test_a_parallel_heads_passes_are_the_drafters_levels(target, tmp_path):
     ids, hidden, passes = unrolled(module, target)
     drafting = method.new_run(method.bound, method.new_memory())
     for start, known in ((0, 1), (1, 10), (10, 25)):
-        drafting.remember([hidden[layer][start:known] for layer in method.needs.hidden], ids[start + 1 : known + 1])
+        drafting.remember(
+            [hidden[layer][start:known] for layer in method.needs.hidden],
+            ids[start + 1 : known + 1],
+        )
         complete(drafting.root())
-        wanted = torch.stack([module.logits(passes[depth][0, known - 1 + depth]) for depth in range(4)])
+        wanted = torch.stack(
+            [module.logits(passes[depth][0, known - 1 + depth]) for depth in range(4)]
+        )
         assert torch.allclose(drafting._levels, wanted, atol=1e-4)
 
 
 @torch.inference_mode()
 def test_a_block_is_the_drafters(target, tmp_path):
-    """Blocks of two conversations in one sequence, all in one forward, against drafts of each conversation."""
+    """Blocks of two conversations in one sequence, all in one forward, against drafts of each
+    conversation.
+    """
     settings = BlockSettings(block=5, intermediate=48)
     config = block_config(target, settings)
     module = rounded(BlockModule(config))
@@ -186,7 +205,9 @@ def test_training_makes_the_head_better(tmp_path, capsys, kind):
 @torch.no_grad()
 def entropy(trainee) -> float:
     settings = trainee.settings
-    batches = pack(trainee.tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0)
+    batches = pack(
+        trainee.tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0
+    )
     losses = [trainee.loss_of(batch)[0].item() for batch in islice(batches, 4)]
     return sum(losses) / len(losses)
 
@@ -198,7 +219,9 @@ LEAST = {"eagle": 3.0, "eagle2": 3.5, "eagle3": 2.5, "p_eagle": 1.4, "dflash": 1
 def test_bundled_heads_are_worth_their_bytes():
     job = job_for(f"method=[{','.join(LEAST)}]", "suite.categories=[qa]", "suite.limit=3")
     model = load_model(job.source.card)
-    methods = {entry.name: bound(entry.method, model) for entry in job.entries if entry.name in LEAST}
+    methods = {
+        entry.name: bound(entry.method, model) for entry in job.entries if entry.name in LEAST
+    }
     accepted = {name: [] for name in methods}
     for case in job.source.suite.cases:
         prompt = job.source.prompts.ids(case.turns[:1], [])

@@ -48,7 +48,9 @@ def test_the_config_and_the_seeds_are_made_before_the_clock_starts(monkeypatch):
     card = ModelCard("m", "random", model.config, None, 512, frozenset(), "float64", "cpu")
     method = HFGenerate()
     method.bind(Target(card, model, 64, None))
-    engine = SimpleNamespace(context=512, eos=card.eos, keep_prefix=lambda count: 0, reserve=lambda count: None)
+    engine = SimpleNamespace(
+        context=512, eos=card.eos, keep_prefix=lambda count: 0, reserve=lambda count: None
+    )
     clock, before = Clock(torch.device("cpu")), torch.get_rng_state()
     seen.clear()
     out = loop.decode(engine, method, loop.Request([5, 6], 9, None, 0), clock)
@@ -109,9 +111,12 @@ def test_a_request_beyond_the_cache_names_the_setting():
 
 @pytest.mark.exhaustive
 def test_without_a_compiler_the_way_out_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # what is on disk needs no compiler
+    # what is on disk needs no compiler
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
     torch._dynamo.reset()
-    with pytest.raises(InputError, match=r"compile=true: torch\.compile failed .*expected a working compiler"):
+    with pytest.raises(
+        InputError, match=r"compile=true: torch\.compile failed .*expected a working compiler"
+    ):
         bound(build("llama"), length=28)
     torch._dynamo.reset()

@@ -1,4 +1,6 @@
-"""The hybrid: merging and choosing by hand, the truth that rates learn, and members that see their own steps."""
+"""The hybrid: merging and choosing by hand, the truth that rates learn, and members that see their
+own steps.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def judge(draft: Draft, emitted: Sequence[int], rates: AcceptanceRates) -> list[
 
 
 def test_equal_paths_are_one_and_the_likeliest_win():
-    """5-6 of one and 5-7 of the other share the 5, which is then 1 - 0.5 * 0.5 likely; 6 and 7 stay at 0.5."""
+    """5-6 of one and 5-7 of the other share the 5, which is then 1 - 0.5 * 0.5 likely; 6 and 7 stay
+    at 0.5.
+    """
     drafts = Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1])
     # Paths: 5 at 0.75, 8 at 0.5, 5-6 and 5-7 at 0.375.
     assert list(best(drafts, 2, 0.0).tokens) == [5, 8]
@@ -110,7 +114,11 @@ def test_only_nodes_whose_parent_was_emitted_are_counted(draft, emitted):
         parent in (-1, *path) and len(way) <= len(true) and way[:-1] == true[: len(way) - 1]
         for way, parent in zip(found, draft.parents, strict=True)
     ]
-    best = [node for node, (way, at) in enumerate(zip(found, judged, strict=True)) if at and way == true[: len(way)]]
+    best = [
+        node
+        for node, (way, at) in enumerate(zip(found, judged, strict=True))
+        if at and way == true[: len(way)]
+    ]
     assert set(path) <= set(best)
     assert len(path) == max((len(found[node]) for node in best), default=0)
     assert rates.counts[SEEN].sum() == sum(judged)
@@ -126,7 +134,9 @@ def test_rates_move_to_what_was_seen_and_classes_do_not_overlap():
     assert rates.rates[class_of(0, 2, 2, 0, float("nan"))] == 0.5
     rates.clear()
     assert rates.rates[number] == 0.5
-    kinds = itertools.product(range(2), (1, 2, 3, 64, 99), range(9), range(5), (0.0, 0.5, 1.0, float("nan")))
+    kinds = itertools.product(
+        range(2), (1, 2, 3, 64, 99), range(9), range(5), (0.0, 0.5, 1.0, float("nan"))
+    )
     numbers = {class_of(*kind) for kind in kinds}
     assert len(numbers) == 2 * 4 * 8 * 4 * 4  # depths from 7 on are one, ranks from 3 on are one
     assert max(numbers) < len(AcceptanceRates(2, 0.5, 8).rates)
@@ -145,7 +155,8 @@ def test_members_see_their_own_path_and_every_row():
     assert one.seen[0].path == (1, 2)
     assert two.seen[0].path == (0,)
     assert one.seen[0].fed is rows
-    drafter.observe(Step(7, (5,), (), True))  # cut after the root's own token: the 5 was right, but nothing accepted
+    # cut after the root's own token: the 5 was right, but nothing accepted
+    drafter.observe(Step(7, (5,), (), True))
     assert one.seen[1].path == ()
     assert drafter.stats() == {"one.asked": 1.0, "two.asked": 1.0}
     hybrid.reset()
@@ -155,11 +166,14 @@ def test_members_see_their_own_path_and_every_row():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["method.hybrid.members.cacheback.leader_length=0"], "method.hybrid.members.cacheback.leader_length=0"),
-        (["+method.hybrid.members.cacheback.leder=1"], "method.hybrid.members.cacheback.leder: no such parameter"),
+        (["method.hybrid.members.cacheback.leader_length=0"],
+        "method.hybrid.members.cacheback.leader_length=0"),
+        (["+method.hybrid.members.cacheback.leder=1"],
+        "method.hybrid.members.cacheback.leder: no such parameter"),
         (["method@method.hybrid.members.peer=hf_generate"], "method.hybrid.members.peer"),
-        (["method.hybrid.members.cacheback.tables=dual"], "method.hybrid.members.cacheback.frozen: not set"),
-        (["method.hybrid.members=3"], "method.hybrid.members"),
+        (["method.hybrid.members.cacheback.tables=dual"],
+        "method.hybrid.members.cacheback.frozen: not set"), (["method.hybrid.members=3"],
+        "method.hybrid.members"),
     ],
 )  # fmt: skip
 def test_a_members_mistake_is_named_where_it_was_made(overrides, words):
@@ -170,7 +184,11 @@ def test_a_members_mistake_is_named_where_it_was_made(overrides, words):
 
 @pytest.mark.parametrize(
     ("needs", "words"),
-    [(Needs(hidden=(1,)), "own draft's nodes"), (Needs(rows=True), "rows"), (Needs(concurrent=True), "target runs")],
+    [
+        (Needs(hidden=(1,)), "own draft's nodes"),
+        (Needs(rows=True), "rows"),
+        (Needs(concurrent=True), "target runs"),
+    ],
 )
 def test_a_member_that_cannot_be_one_is_refused(needs, words):
     member = _Fixed(Draft())

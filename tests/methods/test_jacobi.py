@@ -1,4 +1,6 @@
-"""Jacobi decoding against the integer examples of its streaming form, and against its definition."""
+"""Jacobi decoding against the integer examples of its streaming form, and against its
+definition.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_a_window_that_does_not_move_on_would_fail_the_example():
         def begin(self, prompt, prefill, seed):
             drafter = super().begin(prompt, prefill, seed)
             moved = drafter.observe
-            drafter.observe = lambda step: moved(Step(step.root, step.emitted, (), False, step.fed, step.topk))
+            drafter.observe = lambda step: moved(
+                Step(step.root, step.emitted, (), False, step.fed, step.topk)
+            )
             return drafter
 
     windows = [window for window, _ in trace(Still(3), clock, [5], 4)]
@@ -64,7 +68,9 @@ def test_a_window_that_does_not_move_on_would_fail_the_example():
 
 def test_padding_from_the_prompt_is_seeded_and_a_budget_is_kept():
     prompt = list(range(40, 80))
-    one, again, other = (trace(Jacobi(6, "prompt"), clock, [*prompt, 5], 3, seed) for seed in (1, 1, 2))
+    one, again, other = (
+        trace(Jacobi(6, "prompt"), clock, [*prompt, 5], 3, seed) for seed in (1, 1, 2)
+    )
     assert one == again != other
     assert set(one[0][0]) <= set(prompt)
     drafter = Jacobi(4).begin([1], Prefill(2), 0)
@@ -75,7 +81,10 @@ def test_padding_from_the_prompt_is_seeded_and_a_budget_is_kept():
 
 
 @given(
-    st.integers(2, 5), st.integers(1, 6), st.sampled_from(["pad", "repeat"]), st.lists(st.integers(0, 4), min_size=1)
+    st.integers(2, 5),
+    st.integers(1, 6),
+    st.sampled_from(["pad", "repeat"]),
+    st.lists(st.integers(0, 4), min_size=1),
 )
 def test_window_is_the_targets_word_on_the_window_before(modulus, size, padding, context):
     def model(path):
@@ -98,5 +107,9 @@ def test_window_is_the_targets_word_on_the_window_before(modulus, size, padding,
 def test_pad_token(token, eos, pad):
     """One beyond the embeddings cannot be fed."""
     method = Jacobi(2)
-    method.check(SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=token), eos=frozenset(eos), vocab_size=100))
+    method.check(
+        SimpleNamespace(
+            tokenizer=SimpleNamespace(pad_token_id=token), eos=frozenset(eos), vocab_size=100
+        )
+    )
     assert list(method.begin([1], Prefill(5), 0).propose([1, 5], 9).tokens) == [pad, pad]

@@ -1,4 +1,6 @@
-"""LogitSpec against the integer example of its reference, its retrieval against the reference's pool written out."""
+"""LogitSpec against the integer example of its reference, its retrieval against the reference's
+pool written out.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_merged_branches_and_the_ranking_of_the_last_accepted_node():
     ranked, text = [9, 4, 2, 5, 1], [*TEXT, 9, 4, 1, 2, 7]
     options = {"max_ngram": 2, "num_draft": 3, "capacity": 12}
     merged, plain = (
-        LogitSpec(merge=merge, **options).begin(text, Prefill(9, topk=top(ranked)), 0).propose([*text, 9], 64)
+        LogitSpec(merge=merge, **options)
+        .begin(text, Prefill(9, topk=top(ranked)), 0)
+        .propose([*text, 9], 64)
         for merge in (True, False)
     )
     assert branches(plain) == [[4, 1, 2], [4, 1, 2, 7], [2, 9, 4, 1]]
@@ -77,7 +81,9 @@ def test_merged_branches_and_the_ranking_of_the_last_accepted_node():
 
 
 def pool_of(text, max_ngram, num_draft):
-    """The reference's pool: a later continuation replaces an earlier one that is no longer than it."""
+    """The reference's pool: a later continuation replaces an earlier one that is no longer than
+    it.
+    """
     pool: dict = {}
     for start in range(len(text)):
         for end in range(start + 1, min(start + max_ngram, len(text) - 1) + 1):
@@ -87,7 +93,12 @@ def pool_of(text, max_ngram, num_draft):
     return pool
 
 
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=40), st.integers(1, 3), st.integers(1, 6), st.data())
+@given(
+    st.lists(st.integers(0, 3), min_size=2, max_size=40),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.data(),
+)
 def test_index_equals_the_pool_at_every_length(text, max_ngram, num_draft, data):
     drafter = started([0], max_ngram=max_ngram, num_draft=num_draft)
     length = data.draw(st.integers(1, len(text) - 1))
@@ -113,6 +124,7 @@ def test_no_more_tokens_are_ranked_than_there_are():
     assert method.needs.node_topk == 40
     Target.max_nodes = 16
     with pytest.raises(
-        InputError, match=r"capacity=64: a draft has up to 63 nodes; expected at most engine\.max_nodes=16"
+        InputError,
+        match=r"capacity=64: a draft has up to 63 nodes; expected at most engine\.max_nodes=16",
     ):
         method.bind(Target())

@@ -1,4 +1,6 @@
-"""Lookahead decoding against the integer example of the reference, and against its window written cell by cell."""
+"""Lookahead decoding against the integer example of the reference, and against its window written
+cell by cell.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def mixed(path):
 
 
 def trace(method, model, context, steps, level=None, seed=0, budget=256):
-    """(draft, emitted, pool) of each step. level: the window's first level, None = as the method drew it."""
+    """(draft, emitted, pool) of each step. level: the window's first level, None = as the method
+    drew it.
+    """
     context = list(context)
     drafter = begin(method, context, seed)
     if level is not None:
@@ -40,7 +44,10 @@ def trace(method, model, context, steps, level=None, seed=0, budget=256):
         step = judge(draft, context, model)
         drafter.observe(step)
         context += step.emitted
-        listed = {key: list(map(tuple, method.pool.list_followers([key], 99).tolist())) for key in range(11)}
+        listed = {
+            key: list(map(tuple, method.pool.list_followers([key], 99).tolist()))
+            for key in range(11)
+        }
         pool = {key: grams[::-1] for key, grams in listed.items() if grams}  # oldest first
         out.append((draft, list(step.emitted), pool))
     return out
@@ -49,10 +56,14 @@ def trace(method, model, context, steps, level=None, seed=0, budget=256):
 def parts(draft):
     """(window, branch): the tokens that ride along and those to verify."""
     pairs = list(zip(draft.tokens, draft.passenger, strict=True))
-    return [token for token, rides in pairs if rides], [token for token, rides in pairs if not rides]
+    return [token for token, rides in pairs if rides], [
+        token for token, rides in pairs if not rides
+    ]
 
 
-@pytest.mark.parametrize(("bonus", "third"), [("dropped", ([7], [7, 0])), ("kept", ([7, 0], [7, 0, 1]))])
+@pytest.mark.parametrize(
+    ("bonus", "third"), [("dropped", ([7], [7, 0])), ("kept", ([7, 0], [7, 0, 1]))]
+)
 def test_integer_example_of_the_reference(bonus, third):
     steps = trace(Lookahead(3, 3, 2, bonus), markov, [9, 1], 4, level=[4, 2, 5])
     windows = [parts(draft)[0] for draft, _, _ in steps]
@@ -65,7 +76,8 @@ def test_integer_example_of_the_reference(bonus, third):
     assert steps[2][2] == {4: [(2, 7)], 2: [(7, 0)], 5: [(5, 5)], 7: [(0, 1)]}
     if bonus == "dropped":
         assert steps[3][1] == [1]
-        assert steps[3][2][0] == [(0, 1), (1, 4)]  # the first is off by one: the window was not moved to the new root
+        # the first is off by one: the window was not moved to the new root
+        assert steps[3][2][0] == [(0, 1), (1, 4)]
 
 
 def test_the_window_is_never_drafted_and_hung_as_one_chain_it_would_fail(monkeypatch):
@@ -78,15 +90,22 @@ def test_the_window_is_never_drafted_and_hung_as_one_chain_it_would_fail(monkeyp
         )
 
     def emitted():
-        return [(emitted, pool) for _, emitted, pool in trace(Lookahead(4, 4, 3), mixed, [3, 1, 4, 1, 5], 25)]
+        return [
+            (emitted, pool)
+            for _, emitted, pool in trace(Lookahead(4, 4, 3), mixed, [3, 1, 4, 1, 5], 25)
+        ]
 
     right = emitted()
-    monkeypatch.setattr(lookahead_window, "window_parents", lambda widths: list(range(-1, sum(widths) - 1)))
+    monkeypatch.setattr(
+        lookahead_window, "window_parents", lambda widths: list(range(-1, sum(widths) - 1))
+    )
     assert emitted() != right
 
 
 class ByTheCell:
-    """The reference's loop in coordinates: cell (level, column) with what it sees spelled out; its pool as lists."""
+    """The reference's loop in coordinates: cell (level, column) with what it sees spelled out; its
+    pool as lists.
+    """
 
     def __init__(self, n, w, g, keep_bonus, from_prompt, context, level, model):
         self.n, self.w, self.g, self.keep_bonus, self.from_prompt = n, w, g, keep_bonus, from_prompt
@@ -106,8 +125,13 @@ class ByTheCell:
         grams.append(gram)
 
     def says(self, level, column):
-        """The target's word at a cell: it sees the context, level 0 up to its column, then its own column."""
-        row = [*self.levels[0][:column], *(self.levels[above][column] for above in range(1, level + 1))]
+        """The target's word at a cell: it sees the context, level 0 up to its column, then its own
+        column.
+        """
+        row = [
+            *self.levels[0][:column],
+            *(self.levels[above][column] for above in range(1, level + 1)),
+        ]
         return self.model([*self.context, *row])
 
     def step(self):
@@ -164,7 +188,9 @@ def test_every_step_equals_the_cells(data):
 
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])
 def test_the_engine_shows_each_cell_what_it_may_see(family):
-    """Masks and positions of passengers: the engine's steps are those of a model that reads every cell's own text."""
+    """Masks and positions of passengers: the engine's steps are those of a model that reads every
+    cell's own text.
+    """
     model = build(family, torch.float64)
     known: dict[tuple[int, ...], int] = {}
 
@@ -201,7 +227,13 @@ def test_parents_of_a_window():
 def test_budget_is_kept(budget):
     """A window that does not fit stays where it is."""
     for draft, _, _ in trace(
-        Lookahead(4, 4, 3, pool_from_prompt=True), mixed, [3, 1, 4, 1, 5, 3, 1, 4], 12, None, 0, budget
+        Lookahead(4, 4, 3, pool_from_prompt=True),
+        mixed,
+        [3, 1, 4, 1, 5, 3, 1, 4],
+        12,
+        None,
+        0,
+        budget,
     ):
         assert len(draft) <= budget
 

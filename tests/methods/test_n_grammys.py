@@ -1,4 +1,6 @@
-"""N-Grammys against the integer example of the paper's rules, a written-out search, and a model asked by token."""
+"""N-Grammys against the integer example of the paper's rules, a written-out search, and a model
+asked by token.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ def test_integer_example():
     ("options", "rows"),
     [
         ({"strategy": "context", "k": 2}, [(2, 3), (5, 6)]),
-        ({"strategy": "context", "w": 4}, [(2, 3, 9, 1), (2, 4, 9, 1)]),  # nothing shorter than w is drafted
+        # nothing shorter than w is drafted
+        ({"strategy": "context", "w": 4}, [(2, 3, 9, 1), (2, 4, 9, 1)]),
         ({"strategy": "extended_bigram", "k": 3}, [(2, 3), (7, 8), (5, 6)]),
         ({"strategy": "bigram", "k": 3, "w": 7}, [(2,), (7,), (5,)]),
     ],
@@ -91,7 +94,10 @@ def test_strategies(options, rows):
 )
 def test_index_equals_search_at_every_length(tokens, q, w, keep, data):
     for ties in ("recent", "lexicographic"):
-        table, search = GramTable(q, w, followers=keep), n_grammys(keep, w, q, ties=ties)(Turn([], []))
+        table, search = (
+            GramTable(q, w, followers=keep),
+            n_grammys(keep, w, q, ties=ties)(Turn([], [])),
+        )
         text, length, counted = np.array(tokens, np.int32), 0, 0
         while length < len(tokens):
             length = min(len(tokens), length + data.draw(st.integers(1, 5)))
@@ -109,7 +115,9 @@ def test_trie_holds_each_prefix_once_and_names_its_first_row(rows):
     prefixes = {tuple(row[:end]): 0 for row in rows for end in range(1, len(row) + 1)}
     assert paths == list(prefixes)
     for path, owner in zip(paths, owners, strict=True):
-        assert owner == next(number for number, row in enumerate(rows) if tuple(row[: len(path)]) == path)
+        assert owner == next(
+            number for number, row in enumerate(rows) if tuple(row[: len(path)]) == path
+        )
 
 
 def test_greedy_rows_follow_the_best_successor():
@@ -120,19 +128,25 @@ def test_greedy_rows_follow_the_best_successor():
 
 def target_of(model, bos=1) -> Target:
     tokenizer = SimpleNamespace(bos_token_id=bos)
-    card = ModelCard("random", "random", model.config, tokenizer, 512, frozenset(), "float32", "cpu")
+    card = ModelCard(
+        "random", "random", model.config, tokenizer, 512, frozenset(), "float32", "cpu"
+    )
     return Target(card, model, 256, None)
 
 
 @pytest.mark.parametrize("first", [None, 1])
 @torch.inference_mode()
 def test_bigram_is_what_the_model_says_after_one_token(model, first, monkeypatch):
-    monkeypatch.setattr("methods.n_grammys.BATCH_LOGITS", 7 * VOCAB)  # a last batch that is not full
+    # a last batch that is not full
+    monkeypatch.setattr("methods.n_grammys.BATCH_LOGITS", 7 * VOCAB)
     table = bigram_ids(target_of(model), 6, first)
     assert table.shape == (VOCAB, 6)
     for token in (0, 5, 6, 7, 198):
         ids = [token] if first is None else [first, token]
-        assert table[token].tolist() == model(torch.tensor([ids])).logits[0, -1].topk(6).indices.tolist()
+        assert (
+            table[token].tolist()
+            == model(torch.tensor([ids])).logits[0, -1].topk(6).indices.tolist()
+        )
     assert (bigram_ids(target_of(model), 1, None if first else 1) != table[:, :1]).any()
 
 
@@ -144,7 +158,9 @@ def test_unigram_is_the_papers_formula_and_the_code_is_not(model):
     order = sorted(range(VOCAB), key=distance.__getitem__)
     assert unigram_ids(target_of(model), 9, "distance").tolist() == order[:9]
     product = outputs @ (inputs.T @ inputs) @ outputs.mean(0)
-    assert unigram_ids(target_of(model), 9, "inner_product").tolist() == product.argsort()[:9].tolist()
+    assert (
+        unigram_ids(target_of(model), 9, "inner_product").tolist() == product.argsort()[:9].tolist()
+    )
     assert unigram_ids(target_of(model), 9, "inner_product").tolist() != order[:9]
 
 
@@ -170,7 +186,9 @@ def test_no_weights_are_touched_for_context_rows():
 def bound(model, folder, **options) -> tuple[NGrammys, int]:
     """A bound method, and how many sequences it had the model read."""
     reads = 0
-    handle = model.register_forward_pre_hook(lambda module, args, kwargs: count(kwargs), with_kwargs=True)
+    handle = model.register_forward_pre_hook(
+        lambda module, args, kwargs: count(kwargs), with_kwargs=True
+    )
 
     def count(kwargs):
         nonlocal reads
@@ -245,7 +263,8 @@ def test_figures_of_a_request():
     request.propose(EXAMPLE, 64)
     request.observe(Step(1, (2, 4, 9), (4, 5), False))  # the third row, from the context
     request.propose([*EXAMPLE, 2, 4, 9], 64)  # 9 was followed by 1, 2 twice and by 1, 5
-    request.observe(Step(9, (1, 5), (4,), False))  # the bigram's first row, behind two from the context
+    # the bigram's first row, behind two from the context
+    request.observe(Step(9, (1, 5), (4,), False))
     request.propose([*EXAMPLE, 2, 4, 9, 1, 5], 64)
     request.observe(Step(5, (0,), (), True))
     assert request.stats() == {

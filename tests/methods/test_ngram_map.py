@@ -1,4 +1,6 @@
-"""llama.cpp's ngram-map: integer examples, and a program that keeps arrays and indices as the server does."""
+"""llama.cpp's ngram-map: integer examples, and a program that keeps arrays and indices as the
+server does.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,10 @@ def emit(drafter, context, accepted, then):
         ([9, 1, 2, 7, 8, 3, 4, 1, 2], {}, [7, 8]),
         ([1, 2, 7, 8, 3, 4, 1, 2], {}, []),  # the first place is not looked at
         ([9, 1, 2, 7, 8, 1, 2, 5, 1, 2], {}, [7, 8]),  # too near the end of the prompt
-        ([9, 1, 2, 7, 8, 3, 1, 2, 5, 6, 3, 3, 1, 2], {"counts": True}, []),  # as often as the other one
-        ([9, 1, 2, 7, 8, 1, 2, 7, 8, 1, 2, 5, 6, 3, 3, 1, 2], {"counts": True}, [5, 6]),  # not the frequent one's
+        # as often as the other one
+        ([9, 1, 2, 7, 8, 3, 1, 2, 5, 6, 3, 3, 1, 2], {"counts": True}, []),
+        # not the frequent one's
+        ([9, 1, 2, 7, 8, 1, 2, 7, 8, 1, 2, 5, 6, 3, 3, 1, 2], {"counts": True}, [5, 6]),
         ([9, 1, 2, 7, 8, 1, 2, 7, 8, 3, 4, 1, 2], {"counts": True, "min_hits": 2}, []),
     ],
 )
@@ -42,10 +46,18 @@ def test_integer_examples(context, options, expected):
 
 
 class Server:
-    """A slot of the server: hashed places (here without collisions), and records of n-grams in a growing list."""
+    """A slot of the server: hashed places (here without collisions), and records of n-grams in a
+    growing list.
+    """
 
     def __init__(self, n, m, key_only, min_hits, prompt):
-        self.n, self.m, self.key_only, self.min_hits, self.begun = n, m, key_only, min_hits, len(prompt)
+        self.n, self.m, self.key_only, self.min_hits, self.begun = (
+            n,
+            m,
+            key_only,
+            min_hits,
+            len(prompt),
+        )
         self.table, self.table_end, self.records, self.chosen = {}, 0, [], None
 
     def same(self, text, one, two, count):
@@ -69,7 +81,11 @@ class Server:
 
     def enter(self, text):
         first, second = self.begun - self.n - self.m - 1, len(text) - self.n - self.m - 1
-        places = [j for j in range(first, 0, -1) if self.begun > self.n + self.m + 1 and j > self.table_end]
+        places = [
+            j
+            for j in range(first, 0, -1)
+            if self.begun > self.n + self.m + 1 and j > self.table_end
+        ]
         places += [j for j in range(second, 0, -1) if j > self.begun and j > self.table_end]
         for j in places:
             if self.table.get(str(text[j : j + self.n]), 0) == 0:
@@ -85,10 +101,15 @@ class Server:
         self.enter(text)
         if at == 0:
             return []
-        number = next((i for i, one in enumerate(self.records) if self.same(text, one["at"], wanted, self.n)), None)
+        number = next(
+            (i for i, one in enumerate(self.records) if self.same(text, one["at"], wanted, self.n)),
+            None,
+        )
         if number is None:
             number = len(self.records)
-            self.records.append({"at": at, "upto": 0, "hits": 0, "values": [[0, 0, self.m] for _ in range(4)]})
+            self.records.append(
+                {"at": at, "upto": 0, "hits": 0, "values": [[0, 0, self.m] for _ in range(4)]}
+            )
         record = self.records[number]
         record["hits"] += 1
         value = 0
@@ -122,12 +143,16 @@ class Server:
 
 
 def played(method, seed, wrong=None):
-    """(drafts, whether all are the server's, unequal lengths) of requests over few tokens, partly accepted."""
+    """(drafts, whether all are the server's, unequal lengths) of requests over few tokens, partly
+    accepted.
+    """
     rng, equal, drafts, cut = random.Random(seed), True, 0, 0
     for _ in range(12):
         context = [rng.randrange(3) for _ in range(rng.randrange(1, 40))]
         drafter = begin(method, context)
-        server = Server(method.match, method.num_draft, not method.counts, method.min_hits, context[:-1])
+        server = Server(
+            method.match, method.num_draft, not method.counts, method.min_hits, context[:-1]
+        )
         for _ in range(60):
             found, wanted = tokens(drafter, context), server.draft(context[:-1], context[-1])
             equal, drafts, cut = (
@@ -158,7 +183,8 @@ def test_drafts_are_the_servers(options, monkeypatch):
     assert drafts > 50
     assert cut > 5 or made(**options).num_draft == 1
     wrong = []
-    monkeypatch.setattr(module._Lookup, "observe", lambda self, step: None)  # what was accepted is not remembered
+    # what was accepted is not remembered
+    monkeypatch.setattr(module._Lookup, "observe", lambda self, step: None)
     wrong.append(played(made(**options), 3)[1])
     monkeypatch.undo()
     if options.get("counts"):

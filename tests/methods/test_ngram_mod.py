@@ -1,4 +1,6 @@
-"""llama.cpp's ngram-mod: integer examples of its table, when it takes a context in, and when it is emptied."""
+"""llama.cpp's ngram-mod: integer examples of its table, when it takes a context in, and when it is
+emptied.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_the_table_outlives_a_request_until_it_is_reset():
 
 
 class Server:
-    """The server's loop in its own order: an array of slots, indices, chunks; n-grams stand for their hashes."""
+    """The server's loop in its own order: an array of slots, indices, chunks; n-grams stand for
+    their hashes.
+    """
 
     def __init__(self, n, most, least):
         self.n, self.most, self.least, self.slots = n, most, least, {}
@@ -86,7 +90,9 @@ class Server:
             self.low = 0
 
 
-@pytest.mark.parametrize("behind", [BEHIND, 1], ids=["", "a context entered at once, the wrong variant"])
+@pytest.mark.parametrize(
+    "behind", [BEHIND, 1], ids=["", "a context entered at once, the wrong variant"]
+)
 def test_drafts_are_the_servers(behind, monkeypatch):
     monkeypatch.setattr("methods.ngram_mod.BEHIND", behind)
     rng, method, server, equal = random.Random(2), made(num_draft=8), Server(2, 8, 1), True
@@ -95,7 +101,10 @@ def test_drafts_are_the_servers(behind, monkeypatch):
         drafter = begin(method, context)
         server.begin(context[:-1])
         for _ in range(60):
-            found, wanted = list(drafter.propose(context, 64).tokens), server.draft(context[:-1], context[-1])
+            found, wanted = (
+                list(drafter.propose(context, 64).tokens),
+                server.draft(context[:-1], context[-1]),
+            )
             equal = equal and found == wanted
             count = rng.randrange(len(found) + 1) if rng.random() < 0.2 else 0
             emitted = [*found[:count], rng.randrange(4)]

@@ -1,4 +1,6 @@
-"""OPT-Tree against the best subtree by brute force, on Markov drafts small enough to list every tree."""
+"""OPT-Tree against the best subtree by brute force, on Markov drafts small enough to list every
+tree.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from methods.opt_tree import OptTree
 
 def drafted(table, nodes, depth, threshold=0.0, context=(0, 0)):
     method = OptTree("unused", nodes, threshold, depth)
-    return begin(fitted(method, MarkovLM(table), vocab=len(table)), context).propose(list(context), 99)
+    return begin(fitted(method, MarkovLM(table), vocab=len(table)), context).propose(
+        list(context), 99
+    )
 
 
 def weight(chances, path, root=0):
@@ -44,13 +48,20 @@ def best_by_force(table, nodes, depth):
 
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 4), st.floats(0.1, 4.0))
 def test_the_tree_is_the_best_of_all(seed, nodes, depth, spread):
-    table = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * spread
+    table = (
+        torch.randn(3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        * spread
+    )
     draft = drafted(table, nodes, depth)
     paths = paths_of(draft)
     chances = table.softmax(-1).tolist()
-    assert len(set(paths)) == len(paths) == min(nodes, sum(3**level for level in range(1, depth + 1)))
+    assert (
+        len(set(paths)) == len(paths) == min(nodes, sum(3**level for level in range(1, depth + 1)))
+    )
     assert max(map(len, paths)) <= depth
-    assert sum(weight(chances, path) for path in paths) == pytest.approx(best_by_force(table, nodes, depth))
+    assert sum(weight(chances, path) for path in paths) == pytest.approx(
+        best_by_force(table, nodes, depth)
+    )
     assert draft.score == pytest.approx([chances[(0, *path)[-2]][path[-1]] for path in paths])
 
 
@@ -77,7 +88,8 @@ def test_a_certain_draft_is_a_chain_and_the_threshold_ends_the_growth():
     draft = drafted(table, 6, 6)
     assert paths_of(draft)[-1] == (1, 2, 3, 0, 1, 2)
     assert list(draft.parents) == [-1, 0, 1, 2, 3, 4]
-    # Children of 0.7 and 0.3, three nodes: 1, then 0.7 + 0.49 + 0.3, then 0.7 + 0.49 + 0.343, then no more.
+    # Children of 0.7 and 0.3, three nodes: 1, then 0.7 + 0.49 + 0.3, then 0.7 + 0.49 + 0.343, then
+    # no more.
     lm = MarkovLM(torch.tensor([[0.7, 0.3], [0.7, 0.3]], dtype=torch.float64).log())
     for threshold, layers, forwards in ((0.0, 4, 4), (0.1, 3, 3), (0.5, 2, 2)):
         method = fitted(OptTree("unused", 3, threshold, 9), lm, vocab=2)

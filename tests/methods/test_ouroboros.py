@@ -1,4 +1,6 @@
-"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and its endings."""
+"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and its
+endings.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def truthful(model, context, draft):
 
 
 def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
-    """Whatever is in the window, the pool and the cache, the drafted chain is the draft's own greedy text."""
+    """Whatever is in the window, the pool and the cache, the drafted chain is the draft's own
+    greedy text.
+    """
     target = noisy(model, 0.05)
     drafter, context = begin(method_with(model), [5, 6, 7, 5, 6, 8]), [5, 6, 7, 5, 6, 8]
     most = 0
@@ -44,7 +48,8 @@ def test_chains_without_endings_beyond_gamma_and_at_an_eos(model):
     draft = draft_behind(method_with(model, endings=0), [5, 6, 7])
     assert list(draft.parents) == list(range(-1, len(draft) - 1))
     assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
-    # A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two.
+    # A phrase of the pool that the draft model says too: its forward gives four tokens at once,
+    # gamma is two.
     picks = plain_greedy(model, [5, 6, 7], 40)
     longest = {}
     for overshoot in ("kept", "cut"):
@@ -89,7 +94,8 @@ def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(
     step = truthful(model, [5, 6, 7], draft)
     picks = step.topk.ids[:, 0].tolist()
     assert step.path == (0, 1, 5, 6, 7)
-    assert list(step.emitted) == truth[:6]  # the drafted tokens, the whole phrase, and the bonus token
+    # the drafted tokens, the whole phrase, and the bonus token
+    assert list(step.emitted) == truth[:6]
     drafter.observe(step)
     assert method.pool.newest(truth[1], 9) == [(truth[2], *picks[3:5]), right]
 

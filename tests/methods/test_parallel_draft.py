@@ -1,4 +1,6 @@
-"""What CARD, PEARL and Saguaro share: the target's output, the same transcript by every port, and lost partners."""
+"""What CARD, PEARL and Saguaro share: the target's output, the same transcript by every port, and
+lost partners.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,17 @@ def test_a_request_that_was_given_up_leaves_no_session(model, make):
 @pytest.mark.parametrize("sampling", [None, Sampling(0.9)], ids=["greedy", "sampled"])
 def test_transcript_is_the_same_behind_every_port_and_delay(model, name, sampling):
     wanted = transcript(
-        run(model, fitted(PARALLEL[name](), noisy(model, 0.02), sampling), PROMPT, LIMIT, sampling=sampling)
+        run(
+            model,
+            fitted(PARALLEL[name](), noisy(model, 0.02), sampling),
+            PROMPT,
+            LIMIT,
+            sampling=sampling,
+        )
     )
-    backends = ["thread", "process"] if name != "card-waits" and sampling is not None else ["thread"]
+    backends = (
+        ["thread", "process"] if name != "card-waits" and sampling is not None else ["thread"]
+    )
     for backend in backends:
         method = PARALLEL[name](port=backend, patience_s=20.0)
         method.kind = SLOW[type(method)]
@@ -77,7 +87,9 @@ def test_transcript_is_the_same_behind_every_port_and_delay(model, name, samplin
 
 
 @pytest.mark.parametrize(("name", "hanging"), [("pearl", "extend"), ("card", "correct")])
-def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(name, hanging, tmp_path, monkeypatch, caplog):
+def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(
+    name, hanging, tmp_path, monkeypatch, caplog
+):
     """It hangs in the third request."""
     plain = DraftActor.tell
 
@@ -88,8 +100,8 @@ def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(name, hanging, tmp_
 
     monkeypatch.setattr(DraftActor, "tell", tell)
     job = job_for(
-        f"method=[{name}]", f"method.{name}.port=thread", f"method.{name}.patience_s=2.0", "suite.limit=1",
-        "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0",
+        f"method=[{name}]", f"method.{name}.port=thread", f"method.{name}.patience_s=2.0",
+        "suite.limit=1", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0",
     )  # fmt: skip
     start = time.perf_counter()
     with caplog.at_level(logging.WARNING):
@@ -102,7 +114,10 @@ def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(name, hanging, tmp_
     truth = {record.case: record.turns for record in records if record.method == VANILLA}
     good = [record for record in records if record.method == name and record.status == "ok"]
     assert len(good) >= 5
-    assert all([turn.ids for turn in each.turns] == [turn.ids for turn in truth[each.case]] for each in good)
+    assert all(
+        [turn.ids for turn in each.turns] == [turn.ids for turn in truth[each.case]]
+        for each in good
+    )
     assert "drafts on the target's own device (cpu)" in caplog.text
 
 

@@ -1,4 +1,6 @@
-"""A parameter that a method cannot take names itself, what it was and what was expected; so does a draft too large."""
+"""A parameter that a method cannot take names itself, what it was and what was expected; so does a
+draft too large.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ RATES = [0.6, 0.2, 0.1]
 REFUSED = {
     partial(Eagle, "random"): [({"sampling": "drawn"}, "a dynamic tree")],
     HFCompiled: [({"length": 4}, "expected a whole number from 5 to 16777216")],
-    LogitSpec: [({"ranks": [8, 8]}, ""), ({"lengths": [4, 3, 0]}, ""), ({"lengths": [4, 3]}, "expected 3")],
+    LogitSpec: [
+        ({"ranks": [8, 8]}, ""),
+        ({"lengths": [4, 3, 0]}, ""),
+        ({"lengths": [4, 3]}, "expected 3"),
+    ],
     NgramMod: [({"min_draft": 65}, "expected a whole number from 0 to 64")],
     partial(OptTree, "x"): [({"threshold": -0.1}, ""), ({"threshold": 1.0}, "")],
     PromptLookup: [
@@ -45,23 +51,35 @@ REFUSED = {
         ({"max_ngram": 5, "rule": "ngram_cache"}, "expected at most 4"),
     ],
     Rest: [({"longest": 3, "shortest": 4}, "expected a whole number from 4 to 4096")],
-    partial(Saguaro, "x", 4): [({"fan_out": each}, "for each of 0 to 4") for each in ([], [1, 2], [65], [True])],
+    partial(Saguaro, "x", 4): [
+        ({"fan_out": each}, "for each of 0 to 4") for each in ([], [1, 2], [65], [True])
+    ],
     partial(SpecInfer, "x", expansion=[2]): [({"expansion": []}, ""), ({"expansion": [2, 0]}, "")],
     partial(Sequoia, "x", acceptance=RATES): [
         *(({"acceptance": each}, "") for each in ([], [0.9, 0.3], [0.0])),
         ({"nodes": 1, "acceptance": [0.0, 0.5]}, "makes a tree without a node"),
     ],
-    partial(SpeculativeSampling, "x"): [({"draft_temperature": 0.0}, ""), ({"draft_temperature": -1.0}, "")],
+    partial(SpeculativeSampling, "x"): [
+        ({"draft_temperature": 0.0}, ""),
+        ({"draft_temperature": -1.0}, ""),
+    ],
     Spacelike: [({"query_length": 2, "min_query": 3}, "expected a whole number from 3 to 4096")],
-    SuffixDecoding: [({"factor": -1.0}, "expected 0 to 4096"), ({"offset": -63.0}, "no match may draft a token")],
+    SuffixDecoding: [
+        ({"factor": -1.0}, "expected 0 to 4096"),
+        ({"offset": -63.0}, "no match may draft a token"),
+    ],
 }
 CASES = [(make, options, words) for make, found in REFUSED.items() for options, words in found]
 
 
-@pytest.mark.parametrize(("make", "options", "words"), CASES, ids=lambda each: str(each) if each else "")
+@pytest.mark.parametrize(
+    ("make", "options", "words"), CASES, ids=lambda each: str(each) if each else ""
+)
 def test_a_parameter_names_itself_and_what_was_expected(make, options, words):
     name, value = next(iter(options.items()))
-    with pytest.raises(InputError, match=rf"^{name}={re.escape(str(value))}: .*{words or 'expected'}"):
+    with pytest.raises(
+        InputError, match=rf"^{name}={re.escape(str(value))}: .*{words or 'expected'}"
+    ):
         make(**options)
 
 
@@ -88,11 +106,23 @@ def test_a_tree_that_is_none_is_named(make, words):
     ("method", "most", "words"),
     [
         (Cacheback(tables="dynamic", total_draft_length=19), 256, "total_draft_length=19"),
-        (Lookahead(5, 7, 7, "kept"), 54, r"up to 55 nodes; expected at most engine\.max_nodes=54.*=55"),
+        (
+            Lookahead(5, 7, 7, "kept"),
+            54,
+            r"up to 55 nodes; expected at most engine\.max_nodes=54.*=55",
+        ),
         (NGrammys(k=25, w=14), 256, r"25, w=14: a draft has up to 350 nodes.*engine.max_nodes=256"),
-        (OptTree("x", 300), 256, r"^nodes=300: a draft has up to 300 nodes; expected at most engine\.max_nodes=256"),
+        (
+            OptTree("x", 300),
+            256,
+            r"^nodes=300: a draft has up to 300 nodes; expected at most engine\.max_nodes=256",
+        ),
         (Ouroboros("x"), 34, r"^gamma=12, level=7, endings=3: a draft has up to 35 nodes"),
-        (SpecInfer("x", [20, 20]), 256, r"^expansion=\[20, 20\]: a draft has up to 420 nodes.*engine\.max_nodes=256"),
+        (
+            SpecInfer("x", [20, 20]),
+            256,
+            r"^expansion=\[20, 20\]: a draft has up to 420 nodes.*engine\.max_nodes=256",
+        ),
     ],
     ids=lambda each: type(each).__name__,
 )

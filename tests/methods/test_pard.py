@@ -1,4 +1,6 @@
-"""PARD: a chain in one forward is what a plain forward over context and masks says, row by row, without a cache."""
+"""PARD: a chain in one forward is what a plain forward over context and masks says, row by row,
+without a cache.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def method_with(draft, sampling=None, **options) -> Pard:
 @torch.inference_mode()
 def plain_rows(model, context, mask=MASK, count=LENGTH):
     """(count, V) logits of the last real token and of the masks behind it."""
-    return model(torch.tensor([[*context, *[mask] * (count - 1)]]), use_cache=False).logits[0, -count:]
+    return model(torch.tensor([[*context, *[mask] * (count - 1)]]), use_cache=False).logits[
+        0, -count:
+    ]
 
 
 def drafts_along(method, ids, prompt) -> list[tuple[list[int], list[int]]]:
@@ -46,14 +50,20 @@ def test_a_chain_is_the_plain_forwards(family):
 
 def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(model, monkeypatch):
     ids = [5 + place * 7 % 90 for place in range(40)]
-    right = [plain_rows(model, context).argmax(-1).tolist() for context, _ in drafts_along(method_with(model), ids, 20)]
+    right = [
+        plain_rows(model, context).argmax(-1).tolist()
+        for context, _ in drafts_along(method_with(model), ids, 20)
+    ]
     other = fitted(Pard("unused", length=LENGTH, mask_token=MASK + 1), model)
     assert [draft for _, draft in drafts_along(other, ids, 20)] != right
     monkeypatch.setattr(DraftRequest, "rewind", lambda self, context, settled: len(self._cached))
     with_masks = method_with(model)
     drafter = begin(with_masks, ids[:20])
     drafter.propose(ids[:20], 64)
-    assert list(drafter.propose(ids[:30], 64).tokens) != plain_rows(model, ids[:30]).argmax(-1).tolist()
+    assert (
+        list(drafter.propose(ids[:30], 64).tokens)
+        != plain_rows(model, ids[:30]).argmax(-1).tolist()
+    )
 
 
 @pytest.mark.parametrize("sampling", [None, Sampling(0.7), Sampling(0.7, top_k=4)])
@@ -61,13 +71,21 @@ def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(model, mo
 def test_rows_are_what_is_drawn_from_and_what_a_policy_of_lengths_gets(model, sampling, stop):
     rows = plain_rows(model, PROMPT)
     require_laws(
-        begin(method_with(model, sampling), PROMPT), PROMPT, lambda path: rows[len(path)], sampling, stop, 1e-6
+        begin(method_with(model, sampling), PROMPT),
+        PROMPT,
+        lambda path: rows[len(path)],
+        sampling,
+        stop,
+        1e-6,
     )
 
 
 def test_a_budget_cuts_masks_and_chosen_tokens_leave_the_ids(model):
     assert len(draft_behind(method_with(model), PROMPT, 0)) == 0
-    assert draft_behind(method_with(model), PROMPT, 2).tokens == plain_rows(model, PROMPT, count=2).argmax(-1).tolist()
+    assert (
+        draft_behind(method_with(model), PROMPT, 2).tokens
+        == plain_rows(model, PROMPT, count=2).argmax(-1).tolist()
+    )
     sampling = Sampling(0.7, top_k=4)
     out = run(model, method_with(noisy(model, 0.02), sampling, choice="argmax"), sampling=sampling)
     assert out.ids == run(model, method_with(model, sampling), sampling=sampling, max_nodes=0).ids
@@ -78,8 +96,14 @@ def test_a_budget_cuts_masks_and_chosen_tokens_leave_the_ids(model):
     ("options", "reason"),
     [
         ({"draft": None}, "^draft: not set and model=tiny names none"),
-        ({"draft": "bundled:tiny_draft"}, "^draft=bundled:tiny_draft: its config.json has neither pard_token"),
-        ({"draft": "bundled:tiny_draft", "mask_token": 2048}, "^mask_token=2048: expected an id of the draft"),
+        (
+            {"draft": "bundled:tiny_draft"},
+            "^draft=bundled:tiny_draft: its config.json has neither pard_token",
+        ),
+        (
+            {"draft": "bundled:tiny_draft", "mask_token": 2048},
+            "^mask_token=2048: expected an id of the draft",
+        ),
     ],
 )
 def test_a_draft_that_was_not_trained_for_it_is_refused(options, reason):

@@ -1,4 +1,6 @@
-"""PARD-2's mode that reads the target's states, against a forward without a cache written from the formulas."""
+"""PARD-2's mode that reads the target's states, against a forward without a cache written from the
+formulas.
+"""
 
 import json
 from pathlib import Path
@@ -29,15 +31,32 @@ def projection(target, draft, bias=True):
 
 
 @torch.inference_mode()
-def formula(target, draft, weight, bias, context, count=LENGTH, shift=1, layers=LAYERS, masks="last", scale=SCALE):
-    """(count, V) logits: of the last token of ``context`` and of the masks, by plain forwards over all of it."""
-    states = target(torch.tensor([context]), output_hidden_states=True, use_cache=False).hidden_states
+def formula(
+    target,
+    draft,
+    weight,
+    bias,
+    context,
+    count=LENGTH,
+    shift=1,
+    layers=LAYERS,
+    masks="last",
+    scale=SCALE,
+):
+    """(count, V) logits: of the last token of ``context`` and of the masks, by plain forwards over
+    all of it.
+    """
+    states = target(
+        torch.tensor([context]), output_hidden_states=True, use_cache=False
+    ).hidden_states
     rows = torch.cat([states[layer][0] for layer in layers], -1)
     rows = torch.cat([rows.new_zeros(shift, rows.shape[1]), rows])[: len(context)]
     after = rows[-1:] if masks == "last" else torch.zeros_like(rows[-1:])
     rows = torch.cat([rows, after.expand(count - 1, -1)])
     ids = torch.tensor([[*context, *[MASK] * (count - 1)]])
-    embedded = draft.get_input_embeddings()(ids) + scale * (rows @ weight.T + (0 if bias is None else bias))
+    embedded = draft.get_input_embeddings()(ids) + scale * (
+        rows @ weight.T + (0 if bias is None else bias)
+    )
     return draft(inputs_embeds=embedded, use_cache=False).logits[0, -count:]
 
 
@@ -70,7 +89,10 @@ def test_drafts_equal_those_of_the_formulas(bias):
         right = formula(target, plain, weight, shift, context).argmax(-1).tolist()
         assert tokens == right[: len(tokens)]
         for name, change in wrong.items() if place < 6 else ():
-            missed[name] += tokens != formula(target, plain, weight, shift, context, **change).argmax(-1).tolist()
+            missed[name] += (
+                tokens
+                != formula(target, plain, weight, shift, context, **change).argmax(-1).tolist()
+            )
     assert all(missed.values()), missed
 
 
@@ -90,7 +112,9 @@ def test_distributions_equal_those_of_the_formulas_after_accepted_tokens():
 def test_a_step_without_a_draft_keeps_the_states_of_its_token():
     target, draft = build("llama", torch.float64), build("llama", torch.float64)
     weight, bias = projection(target, draft)
-    request = StatesRequest(StatesLM(draft, CONTEXT, weight, bias, SCALE), VOCAB, torch.ones(3, weight.shape[1]))
+    request = StatesRequest(
+        StatesLM(draft, CONTEXT, weight, bias, SCALE), VOCAB, torch.ones(3, weight.shape[1])
+    )
     assert len(request.rows) == 4
     request.add(torch.ones(2, weight.shape[1]))
     request.feeding([1, 2, 3, 4, 5, 6], 0, [MASK]).run()
@@ -114,12 +138,22 @@ def saved(folder, config, tensors, name="warp_model.safetensors"):
 def bundled():
     target = read_card(path="bundled:tiny", name="tiny", device="cpu")
     draft = read_card(path="bundled:tiny_pard", name="draft", device="cpu")
-    return target, draft.config.hidden_size, target.config.hidden_size, target.config.num_hidden_layers
+    return (
+        target,
+        draft.config.hidden_size,
+        target.config.hidden_size,
+        target.config.num_hidden_layers,
+    )
 
 
 def fields(**changes):
     _, _, wide, _ = bundled()
-    known = {"pard2": True, "pard2_target_layers": [-1, 1], "pard2_target_dim": 2 * wide, "pard2_scale": 0.1}
+    known = {
+        "pard2": True,
+        "pard2_target_layers": [-1, 1],
+        "pard2_target_dim": 2 * wide,
+        "pard2_scale": 0.1,
+    }
     return known | changes
 
 
@@ -130,13 +164,20 @@ def test_a_checkpoint_of_the_authors_layout_is_read_and_drafts(tmp_path):
     method.check(card)
     assert method.layers == (layers, 1)
     assert method.needs.hidden == (layers, 1)
-    torch_file = saved(tmp_path / "b", fields(spd_type="pard2", pard2=False), tensors, "warp_model.bin")
+    torch_file = saved(
+        tmp_path / "b", fields(spd_type="pard2", pard2=False), tensors, "warp_model.bin"
+    )
     with pytest.raises(InputError, match=r"holds none of warp_model\.safetensors"):
         Pard(torch_file).check(card)
     method = Pard(torch_file, safetensors=False)
     method.check(card)
     target = SimpleNamespace(
-        card=card, attention="sdpa", vocab_size=card.vocab_size, eos=card.eos, sampling=None, device=torch.device("cpu")
+        card=card,
+        attention="sdpa",
+        vocab_size=card.vocab_size,
+        eos=card.eos,
+        sampling=None,
+        device=torch.device("cpu"),
     )
     method.bind(target)
     torch.testing.assert_close(method.lm._weight, tensors["target_proj.weight"])
@@ -156,7 +197,9 @@ def test_a_checkpoint_of_the_authors_layout_is_read_and_drafts(tmp_path):
 )
 def test_settings_that_are_refused(tmp_path, changes, reason):
     card, own, wide, _ = bundled()
-    folder = saved(tmp_path / "a", fields(**changes), {"target_proj.weight": torch.zeros(own, 2 * wide)})
+    folder = saved(
+        tmp_path / "a", fields(**changes), {"target_proj.weight": torch.zeros(own, 2 * wide)}
+    )
     with pytest.raises(InputError, match=reason):
         Pard(folder).check(card)
 
@@ -179,8 +222,12 @@ def test_a_draft_with_other_settings_is_refused_or_read_as_they_state(tmp_path):
             if not raw["pard2"] and raw.get("spd_type") != "pard2":
                 assert method.layers == ()
                 continue
-            assert method.scale == next((raw[each] for each in SCALES if raw.get(each) is not None), 0.02)
-            assert method.layers == tuple(each % (layers + 1) for each in raw["pard2_target_layers"])
+            assert method.scale == next(
+                (raw[each] for each in SCALES if raw.get(each) is not None), 0.02
+            )
+            assert method.layers == tuple(
+                each % (layers + 1) for each in raw["pard2_target_layers"]
+            )
     assert accepted
 
 
@@ -193,5 +240,7 @@ def test_tensors_that_are_refused(tmp_path):
             save_file(changed, tmp_path / "a" / "warp_model.safetensors")
             method = Pard(folder)
             method.check(card)
-            with pytest.raises(InputError, match=r"head=.*(differs in shape|lacks target|int8|unexpected|finite)"):
+            with pytest.raises(
+                InputError, match=r"head=.*(differs in shape|lacks target|int8|unexpected|finite)"
+            ):
                 method.bind(SimpleNamespace(card=card))

@@ -36,13 +36,16 @@ def one_round(drafter, context):
 
 
 def test_rounds_of_the_paper():
-    """Pre-verify until the first drafted token is right, then post-verify with gamma more a round."""
+    """Pre-verify until the first drafted token is right, then post-verify with gamma more a
+    round.
+    """
     drafter = counter(gamma=3)
     assert one_round(drafter, [0, 1]) == ([], [2, 3, 4])  # nothing pending: pre-verify
     drafter.observe(Step(1, (7,), (), False, late=0))  # wrong at once: all three are dropped
     assert one_round(drafter, [0, 1, 7]) == ([], [8, 9, 0])
     drafter.observe(Step(7, (8,), (), False, late=1))
-    assert one_round(drafter, [0, 1, 7, 8]) == ([9, 0], [1, 2, 3])  # post-verify, and the next is judged with it
+    # post-verify, and the next is judged with it
+    assert one_round(drafter, [0, 1, 7, 8]) == ([9, 0], [1, 2, 3])
     drafter.observe(Step(8, (9, 0, 1), (0, 1), False, late=1))
     assert one_round(drafter, [0, 1, 7, 8, 9, 0, 1]) == ([2, 3], [4, 5, 6])
     drafter.observe(Step(1, (2, 5), (0,), False, late=0))  # 2 was right, 3 was not
@@ -52,7 +55,8 @@ def test_rounds_of_the_paper():
     assert stats["rounds"] == 5
     assert stats["pre_verify_rounds"] == 3
     assert stats["late_accepted"] == 3
-    assert stats["mean_run"] == pytest.approx((0 + 5 + 1) / 3)  # drafted tokens accepted between two rejections
+    # drafted tokens accepted between two rejections
+    assert stats["mean_run"] == pytest.approx((0 + 5 + 1) / 3)
 
 
 def test_a_wrong_late_token_an_eos_and_a_small_budget():
@@ -60,19 +64,22 @@ def test_a_wrong_late_token_an_eos_and_a_small_budget():
     one_round(drafter, [0, 1])
     drafter.observe(Step(1, (2,), (), False, late=1))
     assert one_round(drafter, [0, 1, 2]) == ([3], [4, 5])
-    drafter.observe(Step(2, (3, 9), (0,), False, late=0))  # the whole draft was right, the late token was not
+    # the whole draft was right, the late token was not
+    drafter.observe(Step(2, (3, 9), (0,), False, late=0))
     assert one_round(drafter, [0, 1, 2, 3, 9]) == ([], [0, 1])
     drafter = counter(gamma=5, eos=frozenset([4]))
     assert one_round(drafter, [0, 1]) == ([], [2, 3, 4])
     drafter.observe(Step(1, (2,), (), False, late=1))
-    assert one_round(drafter, [0, 1, 2]) == ([3, 4], [])  # it is the target's to say what comes instead
+    # it is the target's to say what comes instead
+    assert one_round(drafter, [0, 1, 2]) == ([3, 4], [])
     drafter = counter(gamma=4)
     one_round(drafter, [0, 1])
     drafter.observe(Step(1, (2,), (), False, late=1))
     draft = drafter.propose([0, 1, 2], 1)
     drafter.launch()
     late = drafter.join()
-    assert (list(draft.tokens), list(late.tokens)) == ([3], [4, 5, 6, 7])  # never more than gamma late ones
+    # never more than gamma late ones
+    assert (list(draft.tokens), list(late.tokens)) == ([3], [4, 5, 6, 7])
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4, 5, 6])
@@ -92,14 +99,18 @@ def test_emitted_strings_have_the_targets_distribution(sampling, gamma):
 
 
 def test_stating_another_distribution_than_the_one_drawn_from_would_not_keep_it(monkeypatch):
-    """Late tokens that state another distribution than the one they were drawn from are accepted at a wrong rate."""
+    """Late tokens that state another distribution than the one they were drawn from are accepted at
+    a wrong rate.
+    """
     plain = pearl._Pearl.join
 
     def forgetful(self):
         late = plain(self)
         if late is None:
             return None
-        return Draft.chain(late.tokens, 0, torch.full((len(late), self._probs.shape[1]), 1 / self._probs.shape[1]))
+        return Draft.chain(
+            late.tokens, 0, torch.full((len(late), self._probs.shape[1]), 1 / self._probs.shape[1])
+        )
 
     monkeypatch.setattr(pearl._Pearl, "join", forgetful)
     assert keeps_the_distribution(Pearl("unused", gamma=1), SAMPLINGS[0], *markov_tables()) < FAILS
@@ -107,12 +118,16 @@ def test_stating_another_distribution_than_the_one_drawn_from_would_not_keep_it(
 
 @pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["T0", "T1"])
 def test_tokens_that_are_read_together_are_those_that_are_read_one_by_one(sampling):
-    """As on a GPU: beyond an EOS nothing is kept, and the random numbers go on as if nothing had been drafted there."""
+    """As on a GPU: beyond an EOS nothing is kept, and the random numbers go on as if nothing had
+    been drafted there.
+    """
     draft = build("llama", torch.float64)
     eos = frozenset(range(0, VOCAB, 6))
     sessions = []
     for reads in (True, False):
-        actor = PearlActor(DraftLM(draft, 512), TargetTraits(VOCAB, eos, sampling, torch.device("cpu")), {})
+        actor = PearlActor(
+            DraftLM(draft, 512), TargetTraits(VOCAB, eos, sampling, torch.device("cpu")), {}
+        )
         sessions.append(actor.session([5, 7], 3))
         sessions[-1]._reads = reads
     keep, lengths = 2, set()

@@ -1,4 +1,6 @@
-"""Prompt lookup against integer examples worked out from each reference, and against a plain search."""
+"""Prompt lookup against integer examples worked out from each reference, and against a plain
+search.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,16 @@ def test_integer_examples(context, rule, max_ngram, num_draft, expected):
         ([1, 2, 3, 4, 9, 3], 3, 2, 4, "hf", []),  # a match of one token is too short
         ([5, 6, 1, 5, 6, 2, 5, 6], 3, 2, 2, "hf", [1, 5]),  # the first occurrence, not the latest
         ([99, 1, 2, 7, 8, 3, 4, 1, 2], 2, 2, 2, "ngram_simple", [7, 8]),  # llama.cpp's own test
-        ([1, 2, 7, 8, 3, 4, 5, 1, 2], 2, 2, 2, "ngram_simple", []),  # it stands at the context's start
-        ([9, 1, 2, 7, 8, 1, 2, 3, 1, 2], 2, 2, 3, "ngram_simple", [3, 1]),  # the latest; the last token is not copied
-        ([9, 8, 1, 2, 7, 8, 1, 2, 1, 2], 2, 2, 3, "ngram_simple", []),  # of the latest only one token follows
-        ([1, 2, 1, 3, 1, 2, 1], 4, 1, 2, "ngram_cache", [3, 1]),  # 1 2 1 has once been followed by 3
-        ([1, 2, 9, 1, 2, 8, 5, 2], 1, 1, 3, "ngram_cache", []),  # 9 and 8 have half of the twos each: 66 % are wanted
+        # it stands at the context's start
+        ([1, 2, 7, 8, 3, 4, 5, 1, 2], 2, 2, 2, "ngram_simple", []),
+        # the latest; the last token is not copied
+        ([9, 1, 2, 7, 8, 1, 2, 3, 1, 2], 2, 2, 3, "ngram_simple", [3, 1]),
+        # of the latest only one token follows
+        ([9, 8, 1, 2, 7, 8, 1, 2, 1, 2], 2, 2, 3, "ngram_simple", []),
+        # 1 2 1 has once been followed by 3
+        ([1, 2, 1, 3, 1, 2, 1], 4, 1, 2, "ngram_cache", [3, 1]),
+        # 9 and 8 have half of the twos each: 66 % are wanted
+        ([1, 2, 9, 1, 2, 8, 5, 2], 1, 1, 3, "ngram_cache", []),
         ([1, 2, 9, 1, 2, 9, 1, 2, 8, 5, 2], 1, 1, 1, "ngram_cache", [9]),  # two of three
         ([1, 2, 9, 5, 1, 2], 2, 1, 3, "ngram_cache", []),  # once is too seldom for two tokens
         ([7, 1, 2, 9, 5, 7, 1, 2], 3, 1, 3, "ngram_cache", [9, 5, 7]),  # and enough for three
@@ -101,7 +108,12 @@ def search(rule, x, n, k, least):
     return [path[-1] for path in pld(n, k, rule, least)(Request([], []))(x, 0)]
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 6), st.data())
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.data(),
+)
 def test_index_equals_search_at_every_length(tokens, max_ngram, k, data):
     for rule in RULES:
         least = max_ngram if rule == "ngram_simple" else data.draw(st.integers(1, max_ngram))
@@ -109,7 +121,9 @@ def test_index_equals_search_at_every_length(tokens, max_ngram, k, data):
         length = data.draw(st.integers(1, len(tokens)))
         while length <= len(tokens):
             context = tokens[:length]
-            assert list(drafter.propose(context, 64).tokens) == search(rule, context, max_ngram, k, least)
+            assert list(drafter.propose(context, 64).tokens) == search(
+                rule, context, max_ngram, k, least
+            )
             length += data.draw(st.integers(1, 5))
 
 

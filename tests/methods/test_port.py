@@ -16,7 +16,8 @@ from actors import Diary, broken
 from methods.parts.port import Port
 from specbench.types import CaseError, InputError
 
-PATIENCE_S, STUCK_S, LONG_S = 60.0, 2.0, 30.0  # of a partner that answers, of one that does not; less than its sleep
+# of a partner that answers, of one that does not; less than its sleep
+PATIENCE_S, STUCK_S, LONG_S = 60.0, 2.0, 30.0
 BACKENDS = ["inline", "thread", "process"]
 
 

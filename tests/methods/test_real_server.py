@@ -1,4 +1,6 @@
-"""``transformers serve`` with the bundled model, started by a run: its answers are our vanilla's in float32."""
+"""``transformers serve`` with the bundled model, started by a run: its answers are our vanilla's in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ LOOPBACK = ["--host", "127.0.0.1", "--port", "{port}", "--device", "cpu", "--dty
 BATCHING = ["--continuous-batching", "--cb-num-blocks", "256", "--cb-max-batch-tokens", "512"]
 
 pytestmark = [
-    pytest.mark.skipif(any(find_spec(name) is None for name in NEEDED), reason="transformers[serving] not installed"),
+    pytest.mark.skipif(
+        any(find_spec(name) is None for name in NEEDED),
+        reason="transformers[serving] not installed",
+    ),
     pytest.mark.exhaustive,
     pytest.mark.slow,
 ]
@@ -33,9 +38,19 @@ def test_its_answers_are_vanillas(batching, tmp_path):
     (tmp_path / "hub").mkdir()  # of the empty cache
     own = ["env", f"HF_HOME={tmp_path}", "HF_HUB_OFFLINE=1", "OMP_NUM_THREADS=1"]
     command = json.dumps([*own, *SERVE, str(folder), *LOOPBACK, *(BATCHING if batching else ())])
-    row = ["method=[server]", f"method.server.command={command}", f"method.server.model={folder}", "model=tiny"]
+    row = [
+        "method=[server]",
+        f"method.server.command={command}",
+        f"method.server.model={folder}",
+        "model=tiny",
+    ]
     few = ["suite.first=1", "suite.limit=1", "suite.categories=[qa,code]", "measure.control=false"]
-    few += ["measure.warmup=1", "decode.max_new_tokens=45", "report.plots=false", f"hydra.run.dir={tmp_path}/run"]
+    few += [
+        "measure.warmup=1",
+        "decode.max_new_tokens=45",
+        "report.plots=false",
+        f"hydra.run.dir={tmp_path}/run",
+    ]
     assert run_command.main([*row, *few]) == 0
     records = [record for record in read_run(tmp_path / "run").records if record.method == "server"]
     assert {record.status for record in records} == {"ok"}

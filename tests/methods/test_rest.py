@@ -53,7 +53,11 @@ def test_continuations_counts_and_stats():
     assert drafter.stats() == {"matched_steps": 0.0}
     for context in ([2, 3], [1, 2, 3], [9, 9]):
         drafter.propose(context, 64)
-    assert drafter.stats() == {"matched_steps": pytest.approx(2 / 3), "query_tokens": 2.5, "matches": 2.5}
+    assert drafter.stats() == {
+        "matched_steps": pytest.approx(2 / 3),
+        "query_tokens": 2.5,
+        "matches": 2.5,
+    }
 
 
 @pytest.mark.parametrize("nodes", range(1, 8))
@@ -64,9 +68,17 @@ def test_the_most_frequent_nodes_ties_by_depth_then_first_seen(nodes):
 
 def test_cut_of_the_code_is_smaller_and_counts_a_repeated_token_once():
     """Paths cost their distinct tokens: (4), (5), (4 1) are 1 + 1 + 2 of 3, so (4 1) goes."""
-    for cut, nodes, kept in (("reference", 2, 2), ("reference", 3, 2), ("paper", 3, 3), ("reference", 7, 4)):
+    for cut, nodes, kept in (
+        ("reference", 2, 2),
+        ("reference", 3, 2),
+        ("paper", 3, 3),
+        ("reference", 7, 4),
+    ):
         assert paths_of(draft(method_on(depth=3, nodes=nodes, cut=cut), [2, 3])) == EXAMPLE[:kept]
-    chain, distinct = (method_on([[1, 2, *ids]], depth=4, nodes=4, cut="reference") for ids in ([8] * 4, [5, 6, 7, 8]))
+    chain, distinct = (
+        method_on([[1, 2, *ids]], depth=4, nodes=4, cut="reference")
+        for ids in ([8] * 4, [5, 6, 7, 8])
+    )
     assert paths_of(draft(chain, [1, 2])) == [(8,) * n for n in (1, 2, 3, 4)]
     assert paths_of(draft(distinct, [1, 2])) == [(5,), (5, 6)]
 
@@ -75,7 +87,9 @@ def test_a_subset_is_fair_and_the_seeds():
     """The code's first 5000 in sorted order are those followed by small ids."""
     documents = [[1, 2, 3]] * 10 + [[1, 2, 9]] * 90
     assert paths_of(draft(method_on(documents, depth=1, nodes=1, max_matches=10), [1, 2])) == [(9,)]
-    assert paths_of(draft(method_on(documents, depth=1, nodes=1, max_matches=10, subset="first"), [1, 2])) == [(3,)]
+    assert paths_of(
+        draft(method_on(documents, depth=1, nodes=1, max_matches=10, subset="first"), [1, 2])
+    ) == [(3,)]
     random = np.random.default_rng(0)
     documents = [[1, 2, *random.integers(3, 10, 3)] for _ in range(500)]
     method = method_on(documents, max_matches=20)
@@ -116,7 +130,9 @@ def test_what_is_no_datastore_is_refused(tmp_path):
 
 
 def test_the_bundled_datastore_fits_and_a_missing_one_says_how_to_build_it():
-    with pytest.raises(InputError, match=r"^datastore: not set and model=m .*specbench build datastore"):
+    with pytest.raises(
+        InputError, match=r"^datastore: not set and model=m .*specbench build datastore"
+    ):
         Rest().check(Card())
     method = Rest("bundled:tiny/datastore.safetensors")
     method.check(Card(tokenizer=range(2048)))

@@ -1,4 +1,6 @@
-"""Speculative speculative decoding: which outcomes it drafts for, and that it keeps the target's distribution."""
+"""Speculative speculative decoding: which outcomes it drafts for, and that it keeps the target's
+distribution.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ import torch
 
 from actors import inline_actor
 from builders.models import build, plain_greedy
-from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
+from draft_models import (
+    MarkovLM,
+    begin,
+    fitted,
+    keeps_the_distribution,
+    markov_tables,
+    noisy,
+    plain_logits,
+    run,
+)
 from methods import saguaro
 from methods.saguaro import Saguaro, SaguaroSession
 from specbench.decode.sampling import Sampling
@@ -43,14 +54,16 @@ def session_of(drafter) -> SaguaroSession:
 def test_outcomes_of_a_chain_and_what_follows_a_hit_and_a_miss():
     drafter = counter([2, 1, 0, 2])
     assert one_round(drafter, [0, 1]) == [2, 3, 4]
-    # after none: the likeliest but the drafted 2; after the first: but 3; after two: no outcome; after all: 5 is one
+    # after none: the likeliest but the drafted 2; after the first: but 3; after two: no outcome;
+    # after all: 5 is one
     assert set(session_of(drafter)._outcomes) == {(0, 3), (0, 4), (1, 4), (3, 5), (3, 6)}
     drafter.observe(Step(1, (2, 4), (0,), False))
     assert drafter.propose([0, 1, 2, 4], 64).tokens == [5, 6, 7]
     forwards = session_of(drafter)._lm.model.forwards
     drafter.launch()
     drafter.join()
-    assert session_of(drafter)._lm.model.forwards == forwards + 1 + 3  # the chain's last token, then the lines
+    # the chain's last token, then the lines
+    assert session_of(drafter)._lm.model.forwards == forwards + 1 + 3
     drafter.observe(Step(4, (9,), (), False))
     assert one_round(drafter, [0, 1, 2, 4, 9]) == [0, 1, 2]
     drafter.observe(Step(9, (0, 1, 2, 4), (0, 1, 2), False))
@@ -72,7 +85,8 @@ def test_an_eos_ends_a_chain_and_is_no_outcome():
 def test_a_cut_chain_has_the_outcomes_of_what_the_target_reads():
     drafter = counter([1])
     assert one_round(drafter, [0, 1], budget=1) == [2]
-    assert set(session_of(drafter)._outcomes) == {(0, 3), (1, 3)}  # after the draft, what was cut is likeliest
+    # after the draft, what was cut is likeliest
+    assert set(session_of(drafter)._outcomes) == {(0, 3), (1, 3)}
     drafter.observe(Step(1, (2, 3), (0,), False))
     assert one_round(drafter, [0, 1, 2, 3], budget=0) == []
     assert set(session_of(drafter)._outcomes) == {(0, 4)}
@@ -113,7 +127,9 @@ def drafted(model, draft, fan_out):
 
 @pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.matrix)])
 def test_every_chain_is_the_draft_models_own(family):
-    """Float64, without cache and mask: the chain of a hit is the one that would have been drafted after it."""
+    """Float64, without cache and mask: the chain of a hit is the one that would have been drafted
+    after it.
+    """
     model = build(family, torch.float64)
     draft = noisy(model, 0.02)
     made = drafted(model, draft, [4])
@@ -145,8 +161,12 @@ def test_the_target_as_its_own_draft_always_hits(model):
 
 
 def test_more_outcomes_are_hit_more_often(model):
-    rates = [run(model, fitted(Saguaro("unused", 3, [fan]), noisy(model, 0.05)), PROMPT, LIMIT).stats["hit_rate"]
-             for fan in (0, 1, 8)]  # fmt: skip
+    rates = [
+        run(model, fitted(Saguaro("unused", 3, [fan]), noisy(model, 0.05)), PROMPT, LIMIT).stats[
+            "hit_rate"
+        ]
+        for fan in (0, 1, 8)
+    ]
     assert rates[0] == 0 < rates[1] < rates[2]
 
 
@@ -154,14 +174,19 @@ def test_more_outcomes_are_hit_more_often(model):
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("fan_out", [[1], [0, 2, 4]])
 def test_emitted_strings_have_the_targets_distribution(sampling, fan_out):
-    assert keeps_the_distribution(Saguaro("unused", 2, fan_out), sampling, *markov_tables()) > PASSES
+    assert (
+        keeps_the_distribution(Saguaro("unused", 2, fan_out), sampling, *markov_tables()) > PASSES
+    )
 
 
 def test_stating_the_distribution_of_another_line_would_not_keep_it(monkeypatch):
     plain = SaguaroSession._take
 
     def shifted(self, lines, line, nodes):
-        return {**plain(self, lines, line, nodes), "probs": lines.probs[0][[line - 1] * len(self._chain)]}
+        return {
+            **plain(self, lines, line, nodes),
+            "probs": lines.probs[0][[line - 1] * len(self._chain)],
+        }
 
     monkeypatch.setattr(SaguaroSession, "_take", shifted)
     assert keeps_the_distribution(Saguaro("unused", 1, [4]), SAMPLINGS[0], *markov_tables()) < FAILS

@@ -1,4 +1,6 @@
-"""SAM-Decoding against the integer examples of the reference; wrong variants are shown to fail them."""
+"""SAM-Decoding against the integer examples of the reference; wrong variants are shown to fail
+them.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_the_match_and_the_budget_limit_a_copy():
 
 
 def search(text: str, whole: str) -> tuple[int, int]:
-    """(length, end of the first occurrence) of the longest suffix of ``whole`` that occurs in ``text``."""
+    """(length, end of the first occurrence) of the longest suffix of ``whole`` that occurs in
+    ``text``.
+    """
     size = longest_match(whole, text)
     return (size, text.find(whole[len(whole) - size :]) + size)
 
@@ -104,7 +108,9 @@ def test_matches_equal_a_search(tokens, data):
     automaton, stored = SuffixAutomaton(2), 0
     while True:
         for token in range(4):
-            assert automaton.peek(token) == search(text_of(tokens[:stored]), text_of([*tokens[:stored], token]))
+            assert automaton.peek(token) == search(
+                text_of(tokens[:stored]), text_of([*tokens[:stored], token])
+            )
         if stored == len(tokens):
             break
         step = data.draw(st.integers(1, 5))
@@ -120,7 +126,8 @@ def test_static_examples_of_the_reference():
     found = aided([8, 1, 2], static=static, len_bias=1)
     assert found.tokens == [3, 4, 0, 1, 2]
     assert found.source == [STATIC] * 5
-    assert set(aided([8, 1, 2], static=static, len_bias=2).source) == {AUXILIARY}  # a match of 2, less 2
+    # a match of 2, less 2
+    assert set(aided([8, 1, 2], static=static, len_bias=2).source) == {AUXILIARY}
     static = static_of(STATIC_TREE)
     found = draft([7, 1, 2], static=static)  # 1 + 4 * 2 nodes with the root
     assert found.tokens == [3, 0, 1, 2, 4, 3, 4, 0]
@@ -171,7 +178,9 @@ def test_auxiliary_learns_from_prompt_and_every_forward():
 
 def test_auxiliary_tree_of_the_reference():
     flat = [int(digit) for digit in "7653221132211032110110101010210100000200100010000201010000000"]
-    levels = composition.plain_values(composed("method=[sam_token_recycling]"))["method"]["sam_token_recycling"]["tree"]
+    levels = composition.plain_values(composed("method=[sam_token_recycling]"))["method"][
+        "sam_token_recycling"
+    ]["tree"]
     given_counts = [count for level in levels for count in level]
     assert given_counts == flat[: len(given_counts)]
     assert not any(flat[len(given_counts) :])  # the deepest level
@@ -183,7 +192,9 @@ def test_a_file_keeps_the_automaton(tmp_path):
     path, static = tmp_path / "static.safetensors", static_of(STATIC_TREE, ids=6)
     static.save(path, 6)
     loaded = StaticAutomaton.load(path, 6, "static")
-    assert all((one == other).all() for one, other in zip(static.arrays, loaded.arrays, strict=True))
+    assert all(
+        (one == other).all() for one, other in zip(static.arrays, loaded.arrays, strict=True)
+    )
     assert loaded.ranked == 8
     static.save(path, 5)
     with pytest.raises(InputError, match="tokens beyond its vocabulary of 5"):

@@ -1,4 +1,6 @@
-"""Self-speculation: the draft is the target's layers without those skipped, run by hand without a cache."""
+"""Self-speculation: the draft is the target's layers without those skipped, run by hand without a
+cache.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,26 @@ def deep(family: str, **extra):
 
     torch.manual_seed(3)
     config = AutoConfig.for_model(family, **{**BASE, "num_hidden_layers": LAYERS, **extra})
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="sdpa").eval()
+    return AutoModelForCausalLM.from_config(
+        config, dtype=torch.float64, attn_implementation="sdpa"
+    ).eval()
 
 
 @torch.inference_mode()
 def by_hand(model, ids, kept):
-    """(V,) logits of the last token through the layers ``kept``, module by module, full attention."""
+    """(V,) logits of the last token through the layers ``kept``, module by module, full
+    attention.
+    """
     body, ids = model.model, torch.tensor([list(ids)])
     hidden, turned = body.embed_tokens(ids), torch.arange(ids.shape[1])[None]
     angles = body.rotary_emb(hidden, turned)
-    mask = torch.full((ids.shape[1],) * 2, torch.finfo(hidden.dtype).min, dtype=hidden.dtype).triu(1)[None, None]
+    mask = torch.full((ids.shape[1],) * 2, torch.finfo(hidden.dtype).min, dtype=hidden.dtype).triu(
+        1
+    )[None, None]
     for layer in kept:
-        hidden = body.layers[layer](hidden, attention_mask=mask, position_embeddings=angles, position_ids=turned)
+        hidden = body.layers[layer](
+            hidden, attention_mask=mask, position_embeddings=angles, position_ids=turned
+        )
     return model.lm_head(body.norm(hidden))[0, -1]
 
 
@@ -59,9 +69,14 @@ def test_a_chain_is_what_the_kept_layers_say(family, extra, options, kept):
     drafter = begin(method, ids[:20])
     for end in (20, 21, 24):
         chain = list(drafter.propose(ids[:end], 64).tokens)
-        wanted = [int(by_hand(model, [*ids[:end], *chain[:place]], kept).argmax()) for place in range(4)]
+        wanted = [
+            int(by_hand(model, [*ids[:end], *chain[:place]], kept).argmax()) for place in range(4)
+        ]
         assert chain == wanted
-    every = [int(by_hand(model, [*ids[:24], *chain[:place]], range(LAYERS)).argmax()) for place in range(4)]
+    every = [
+        int(by_hand(model, [*ids[:24], *chain[:place]], range(LAYERS)).argmax())
+        for place in range(4)
+    ]
     assert chain != every  # the wrong variant: nothing is skipped
 
 

@@ -1,4 +1,6 @@
-"""A serving engine as a peer: each dialect's acceptance exact, each fault an error row or a warning, one run."""
+"""A serving engine as a peer: each dialect's acceptance exact, each fault an error row or a
+warning, one run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from transformers import PreTrainedConfig
 
 import methods.server.method as method_of_servers
 from builders.runs import execute_job
-from methods.server.acceptance import GAUGES, DraftReport, parse_counters, read_gauges, reconcile, report_from_counters
+from methods.server.acceptance import (
+    GAUGES,
+    DraftReport,
+    parse_counters,
+    read_gauges,
+    reconcile,
+    report_from_counters,
+)
 from methods.server.connection import KEY
 from methods.server.engine import LaunchedEngine
 from methods.server.identity import DRAWS, LEVEL, TEXTS, TOKENS, compare_draws, read_totals
@@ -83,7 +92,12 @@ def opened(url: str | None = None, log: Path = NOWHERE, **options) -> ServerPeer
 
 
 def ask(method: ServerPeer, prompt=PROMPT, limit: int = LIMIT):
-    return decode(ServerEngine(card(), 64), method, Request(prompt, limit, None, 0), Clock(torch.device("cpu")))
+    return decode(
+        ServerEngine(card(), 64),
+        method,
+        Request(prompt, limit, None, 0),
+        Clock(torch.device("cpu")),
+    )
 
 
 def test_a_server_is_asked_from_inside_a_running_loop_as_a_notebook_has_one():
@@ -113,7 +127,9 @@ def test_ids_and_steps_are_those_of_the_trace_in_each_dialect(dialect: str):
         reports = "counters" if dialect == "lmdeploy" else "request"
         assert out.stats[f"{reports}_accepted"] == ACCEPTED
         assert not method.warnings or dialect == "tensorrt_llm"
-        assert all(path != "/v1/completions" or body["prompt"] != "" for path, body, _ in server.asked)
+        assert all(
+            path != "/v1/completions" or body["prompt"] != "" for path, body, _ in server.asked
+        )
         assert out.prefill_s > 0 < out.decode_s
 
 
@@ -128,7 +144,9 @@ def test_ids_and_steps_are_those_of_the_trace_in_each_dialect(dialect: str):
         ("sglang", "bonus", {"counts": False}, TRUE),
     ],
 )
-def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dialect, fault, accounts, steps, caplog):
+def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(
+    dialect, fault, accounts, steps, caplog
+):
     caplog.set_level(logging.INFO, "methods")
     with stand_in.serving(dialect, fault, **accounts) as server:
         method = opened(server.url)
@@ -136,7 +154,8 @@ def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dia
         ask(method)
         assert any("disagree" in text for text in method.warnings)
         levels = [each.levelname for each in caplog.records if server.url in each.message]
-        assert levels == ["WARNING"] + ["INFO"] * (len(levels) - 1)  # the terminal has one, the run's log has all
+        # the terminal has one, the run's log has all
+        assert levels == ["WARNING"] + ["INFO"] * (len(levels) - 1)
         assert len(levels) > 1
         assert len(out.accept) == len(steps)
         assert sum(out.accept) == LIMIT - 1
@@ -210,12 +229,24 @@ def test_what_cannot_be_measured_is_refused_before_the_run(monkeypatch):
 def test_an_engine_is_started_for_its_row_and_ends_with_the_run(tmp_path):
     command = [sys.executable, stand_in.__file__, "0", "{port}"]
     rows = [f"method.vanilla.command={json.dumps([*command, 'plain'])}"]
-    rows += [f"method.server.command='{' '.join(command)}'", "suite.ids=[1]", "decode.max_new_tokens=24"]
-    rows += ["report.plots=false", "measure.control=false", "measure.warmup=0", f"hydra.run.dir={tmp_path}/run"]
+    rows += [
+        f"method.server.command='{' '.join(command)}'",
+        "suite.ids=[1]",
+        "decode.max_new_tokens=24",
+    ]
+    rows += [
+        "report.plots=false",
+        "measure.control=false",
+        "measure.warmup=0",
+        f"hydra.run.dir={tmp_path}/run",
+    ]
     assert run_command.main(["model=server", "model.tokenizer=bundled:tiny", *rows]) == 0
     records = read_run(tmp_path / "run").records
     assert {record.method for record in records if record.status == "ok"} == {"vanilla", "server"}
-    urls = {(tmp_path / "run" / "logs" / f"{name}.log").read_text().strip() for name in ("vanilla", "server")}
+    urls = {
+        (tmp_path / "run" / "logs" / f"{name}.log").read_text().strip()
+        for name in ("vanilla", "server")
+    }
     assert len(urls) == 2
     noted = (tmp_path / "run" / "run.log").read_text()
     for url in urls:
@@ -231,9 +262,15 @@ def test_an_engine_is_started_for_its_row_and_ends_with_the_run(tmp_path):
         ("serve --port '{port}", "No closing quotation"),
         ("no_such_engine --port {port}", "no_such_engine is not a program"),
         ([sys.executable, "--api-key", "hush"], "has --api-key, and the manifest would keep"),
-        (["env", "VLLM_API_KEY=hush", sys.executable, "{port}"], "has VLLM_API_KEY, and the manifest"),
+        (
+            ["env", "VLLM_API_KEY=hush", sys.executable, "{port}"],
+            "has VLLM_API_KEY, and the manifest",
+        ),
         ([sys.executable, "--hf_token=hush", "{port}"], "has --hf_token, and the manifest"),
-        ([sys.executable, "-c", "print('no GPU here'); raise SystemExit(3)", "{port}"], "exit code 3.*\n.*no GPU here"),
+        (
+            [sys.executable, "-c", "print('no GPU here'); raise SystemExit(3)", "{port}"],
+            "exit code 3.*\n.*no GPU here",
+        ),
         ([sys.executable, "-c", "import time; time.sleep(99)", "{port}"], "not ready after 1 s"),
         ([], r"has no \{port\}"),
     ],
@@ -254,7 +291,9 @@ def test_the_engine_of_a_row_takes_its_children_along_and_its_early_end_is_a_war
     method.close()
     with pytest.raises(InputError, match="no connection"):
         ServerPeer(method._connection.url).check(card())
-    again = opened(log=tmp_path / "b.log", command=[sys.executable, stand_in.__file__, "0", "{port}"])
+    again = opened(
+        log=tmp_path / "b.log", command=[sys.executable, stand_in.__file__, "0", "{port}"]
+    )
     os.kill(again._engine._process.pid, signal.SIGKILL)
     again._engine._process.wait()
     assert "exit code -9" in again.warnings[-1]
@@ -264,7 +303,9 @@ def test_a_server_that_took_the_port_before_the_engine_is_not_measured(tmp_path)
     engine = LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"])
     with stand_in.serving(port=int(engine.url.rpartition(":")[2])) as server:
         assert server.url == engine.url
-        with pytest.raises(InputError, match=r"another server answers at .* already; expected a free port"):
+        with pytest.raises(
+            InputError, match=r"another server answers at .* already; expected a free port"
+        ):
             engine.start(tmp_path / "a.log", lambda: True, 60.0)
     engine.end()
     assert not (tmp_path / "a.log").exists()
@@ -334,7 +375,11 @@ def test_a_server_that_was_started_anew_is_an_error_of_every_later_case():
         server.counts = dict.fromkeys(server.counts, 0)
         for _ in range(2):  # also when the counters have grown past those of before
             with pytest.raises(
-                CaseError, match=r"started anew during the run .its counter vllm:spec_decode_num_drafts_total fell"
+                CaseError,
+                match=(
+                    r"started anew during the run .its counter vllm:spec_decode_num_drafts_total"
+                    r" fell"
+                ),
             ):
                 ask(method)
             server.counts = dict.fromkeys(server.counts, 10**6)
@@ -349,16 +394,28 @@ def test_a_server_that_was_started_anew_is_an_error_of_every_later_case():
 def test_counters_are_sums_over_labels_and_a_restart_gives_none():
     """As llama.cpp's page without speculation; an average that it calls a counter may fall."""
     page = (
-        'llamacpp:prompt_tokens_total 30\nllamacpp:n_busy_slots_per_decode 2\nvllm:x_total{a="b"} 1e1\nvllm:x_total 2'
+        'llamacpp:prompt_tokens_total 30\nllamacpp:n_busy_slots_per_decode 2\nvllm:x_total{a="b"}'
+        " 1e1\nvllm:x_total 2"
     )
     assert read_totals(page) == {"llamacpp:prompt_tokens_total": 30, "vllm:x_total": 12}
-    page = 'vllm:spec_decode_num_drafts_total{e="0"} 2.0\nvllm:spec_decode_num_drafts_total{e="1"} 3.0\n'
-    page += "vllm:spec_decode_num_draft_tokens_total 20\nvllm:spec_decode_num_accepted_tokens_total 1e1\n"
+    page = (
+        'vllm:spec_decode_num_drafts_total{e="0"} 2.0\nvllm:spec_decode_num_drafts_total{e="1"}'
+        " 3.0\n"
+    )
+    page += (
+        "vllm:spec_decode_num_draft_tokens_total 20\nvllm:spec_decode_num_accepted_tokens_total"
+        " 1e1\n"
+    )
     page += 'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6\n'
     found = parse_counters(page + "vllm:spec_decode_num_drafts_created 17e8\n")
     assert found["num_drafts"] == 5
     reports = report_from_counters({}, found)
-    assert (reports.drafts, reports.drafted, reports.accepted, reports.per_position) == (5, 20, 10, (6,))
+    assert (reports.drafts, reports.drafted, reports.accepted, reports.per_position) == (
+        5,
+        20,
+        10,
+        (6,),
+    )
     assert report_from_counters(found, dict.fromkeys(found, 0.0)) is None
 
 
@@ -368,11 +425,17 @@ def test_two_servers_of_different_models_are_refused_with_both_shown():
         two.require_same_model(one)
         other.fault = "weights"
         with pytest.raises(
-            InputError, match=f"{other.url}: other weights .*5 of 5 first .*{other.url} has '.+{server.url} has '"
+            InputError,
+            match=(
+                f"{other.url}: other weights .*5 of 5 first .*{other.url} has '.+{server.url} has '"
+            ),
         ):
             two.require_same_model(one)
         server.reads = [7, 8]
-        with pytest.raises(InputError, match=r"reads 'The capital of France is' as \[7, 8\], model.tokenizer as \[\d"):
+        with pytest.raises(
+            InputError,
+            match=r"reads 'The capital of France is' as \[7, 8\], model.tokenizer as \[\d",
+        ):
             opened(server.url)
 
 
@@ -420,26 +483,41 @@ def test_a_server_without_ids_gets_text_and_the_run_says_so():
 
 
 def test_steps_add_up_whatever_was_reported():
-    """As llama.cpp answers: accepted tokens behind EOS count there, and plain decoding tells nothing."""
+    """As llama.cpp answers: accepted tokens behind EOS count there, and plain decoding tells
+    nothing.
+    """
     reports = [DraftReport("request", 14, drafted=32), DraftReport("counters", 14, 8, 32)]
     account = reconcile(21, None, reports)
-    assert (len(account.steps), sum(emitted for emitted, _ in account.steps), account.source) == (8, 21, "request")
-    assert len(reconcile(21, None, reports[:1]).steps) == 7  # without counters the token behind EOS hides a step
+    assert (len(account.steps), sum(emitted for emitted, _ in account.steps), account.source) == (
+        8,
+        21,
+        "request",
+    )
+    # without counters the token behind EOS hides a step
+    assert len(reconcile(21, None, reports[:1]).steps) == 7
     assert reconcile(5, None, []).steps == ((1, 0),) * 5
-    # A last step that is cut counts tokens behind the end; steps without a draft are reports by nobody.
+    # A last step that is cut counts tokens behind the end; steps without a draft are reports by
+    # nobody.
     cut = DraftReport("request", accepted=7, drafts=2, drafted=8, histogram=(0, 0, 0, 1, 1))
     account = reconcile(6, [4, 2], [cut])
     assert ([size for size, _ in account.steps], account.complaints) == ([4, 2], ())
-    assert [size for size, _ in reconcile(6, None, [DraftReport("request", 3, drafted=8)]).steps] == [2, 2, 2]
+    assert [
+        size for size, _ in reconcile(6, None, [DraftReport("request", 3, drafted=8)]).steps
+    ] == [2, 2, 2]
     assert [size for size, _ in reconcile(9, [9], [cut]).steps] == [4, 5]
     assert reconcile(3, [1, 1, 1], []).source == "chunks"
     joined = DraftReport(
         "request", 27, 8, 32, (1, 0, 0, 1, 6)
     )  # as seen of vLLM: chunks of several steps, and 3 behind EOS
     account = reconcile(32, [5, 5, 5, 5, 5, 7], [joined])
-    assert (len(account.steps), sum(emitted for emitted, _ in account.steps), account.source) == (8, 32, "request")
+    assert (len(account.steps), sum(emitted for emitted, _ in account.steps), account.source) == (
+        8,
+        32,
+        "request",
+    )
     assert "several steps" in account.complaints[0]
-    foreign = DraftReport("counters", 57, 16, 64, (2, 0, 0, 1, 13))  # with another client's: not what was emitted
+    # with another client's: not what was emitted
+    foreign = DraftReport("counters", 57, 16, 64, (2, 0, 0, 1, 13))
     assert reconcile(32, [5, 5, 5, 5, 5, 7], [foreign]).source == "chunks"
 
 
@@ -447,10 +525,22 @@ def test_a_run_of_servers_end_to_end(tmp_path):
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
         urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
         with stand_in.serving("vllm", "other") as other:
-            more = "+method.off={_target_: methods.server.method.ServerPeer, url: '" + other.url + "'}"
-            small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
+            more = (
+                "+method.off={_target_: methods.server.method.ServerPeer, url: '" + other.url + "'}"
+            )
+            small = [
+                "suite.ids=[1]",
+                "decode.max_new_tokens=24",
+                "report.plots=false",
+                "measure.control=false",
+            ]
             small += ["measure.warmup=0", f"hydra.run.dir={tmp_path}"]
-            assert run_command.main(["model=server", "model.tokenizer=bundled:tiny", *urls, more, *small]) == 0
+            assert (
+                run_command.main(
+                    ["model=server", "model.tokenizer=bundled:tiny", *urls, more, *small]
+                )
+                == 0
+            )
     found = {record.method: record for record in read_run(tmp_path).records}
     assert found["server"].lossless.equal
     assert found["server"].turns[0].accept == TRUE
@@ -465,16 +555,28 @@ SAID = 'rejection_sample_method": "synthetic'
 
 def test_a_run_of_a_server_that_draws_acceptance_claims_times_only(tmp_path):
     """Its figures are recorded and marked; neither ranked nor compared with the baseline's ids."""
-    with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm", "synthetic") as drawing:
+    with (
+        stand_in.serving("vllm", speculates=False) as plain,
+        stand_in.serving("vllm", "synthetic") as drawing,
+    ):
         urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drawing.url}"]
-        small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
+        small = [
+            "suite.ids=[1]",
+            "decode.max_new_tokens=24",
+            "report.plots=false",
+            "measure.control=false",
+        ]
         small += ["measure.warmup=0", f"hydra.run.dir={tmp_path}"]
-        assert run_command.main(["model=server", "model.tokenizer=bundled:tiny", *urls, *small]) == 0
+        assert (
+            run_command.main(["model=server", "model.tokenizer=bundled:tiny", *urls, *small]) == 0
+        )
     run = read_run(tmp_path)
     assert [run.about.methods[name].synthetic for name in ("vanilla", "server")] == [None, SAID]
     assert {record.method for record in run.records if record.lossless} == {"vanilla"}
     findings = gather([run])
-    assert findings.facts[0].time_note == f"time only: acceptance drawn from a table (server: {SAID})"
+    assert (
+        findings.facts[0].time_note == f"time only: acceptance drawn from a table (server: {SAID})"
+    )
     rows = findings.summary[findings.summary["category"] == "overall"].set_index("method")
     assert rows.loc["server", "mat"] > 1
     assert rows["speedup"].isna().all()
@@ -508,22 +610,39 @@ def test_ids_are_bounded_by_the_rows_of_the_embedding_if_there_is_a_config(
         (folder / "config.json").write_text(json.dumps(config))
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
         urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
-        small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
+        small = [
+            "suite.ids=[1]",
+            "decode.max_new_tokens=24",
+            "report.plots=false",
+            "measure.control=false",
+        ]
         small += ["measure.warmup=0", f"hydra.run.dir={tmp_path / 'run'}"]
         settings = ["model=server", f"model.tokenizer={folder}", *urls, *small]
         assert run_command.main(settings) == (2 if words else 0)
         assert words in capsys.readouterr().err
         if not words:
-            assert {PADDED} == {each for record in read_run(tmp_path / "run").records for each in record.turns[0].ids}
+            assert {PADDED} == {
+                each
+                for record in read_run(tmp_path / "run").records
+                for each in record.turns[0].ids
+            }
 
 
 def test_a_place_that_differs_is_a_tie_by_the_baselines_own_figures_or_a_violation():
     def judged(gap: float | None) -> tuple[int, int, int]:
-        turns = [TurnRecord(1, ids, "length", [1], [0], [0], [1], 0.0, 0.0, {}) for ids in ([7, 8], [7, 9])]
-        rows = [CaseRecord("c", "a", "a", name, 0, 0, 0, "ok", [turns[place]]) for place, name in enumerate("vx")]
+        turns = [
+            TurnRecord(1, ids, "length", [1], [0], [0], [1], 0.0, 0.0, {})
+            for ids in ([7, 8], [7, 9])
+        ]
+        rows = [
+            CaseRecord("c", "a", "a", name, 0, 0, 0, "ok", [turns[place]])
+            for place, name in enumerate("vx")
+        ]
         rows[0].method = "vanilla"
         prompts = {"vanilla": [[1]], "x": [[1]]}
-        compare_block(rows, prompts, lambda *asked: gap if asked == ([1, 7], 8, 9) else None, "float32")
+        compare_block(
+            rows, prompts, lambda *asked: gap if asked == ([1, 7], 8, 9) else None, "float32"
+        )
         verdict = rows[1].lossless
         assert verdict.divergence == [0, 1]
         return verdict.positions, verdict.ties, verdict.violations
@@ -532,7 +651,9 @@ def test_a_place_that_differs_is_a_tie_by_the_baselines_own_figures_or_a_violati
 
 
 def test_a_row_of_text_is_judged_by_its_text():
-    """Other ids of the same text are no violation, though no id would be the argmax; another text differs."""
+    """Other ids of the same text are no violation, though no id would be the argmax; another text
+    differs.
+    """
 
     def judged(judge, text: str, stats: dict[str, float]):
         turns = [TurnRecord(1, [7, 8], "length", [1], [0], [0], [1], 0.0, 0.0, {}, "ab")]
@@ -572,7 +693,9 @@ DCGM_FI_DEV_POWER_USAGE{gpu="1"} 99.5
 """
 
 
-LMDEPLOY = 'lmdeploy:num_requests_running{engine="0"} 1.0\nlmdeploy:gpu_cache_usage_perc{engine="0"} 0.1'
+LMDEPLOY = (
+    'lmdeploy:num_requests_running{engine="0"} 1.0\nlmdeploy:gpu_cache_usage_perc{engine="0"} 0.1'
+)
 
 
 @pytest.mark.parametrize(
@@ -580,28 +703,47 @@ LMDEPLOY = 'lmdeploy:num_requests_running{engine="0"} 1.0\nlmdeploy:gpu_cache_us
     [
         (PAGE, {"running": 5, "waiting": 7, "kv_cache": 0.75, "gpu_busy": 0.7, "gpu_power_w": 400}),
         ("sglang:num_running_reqs 4\nsglang:num_queue_reqs 1\nsglang:token_usage 0.5", (4, 1, 0.5)),
-        ("llamacpp:requests_processing 4\nllamacpp:requests_deferred 0\n", {"running": 4, "waiting": 0}),
+        (
+            "llamacpp:requests_processing 4\nllamacpp:requests_deferred 0\n",
+            {"running": 4, "waiting": 0},
+        ),
         (LMDEPLOY, {"running": 1, "kv_cache": 0.1}),
-        ("trtllm_num_requests_waiting 2\ntrtllm_kv_cache_utilization 0.6 17000000", {"waiting": 2, "kv_cache": 0.6}),
-        ("vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\nvllm:kv_cache_usage_perc 1e999", {}),
+        (
+            "trtllm_num_requests_waiting 2\ntrtllm_kv_cache_utilization 0.6 17000000",
+            {"waiting": 2, "kv_cache": 0.6},
+        ),
+        (
+            "vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\n"
+            "vllm:kv_cache_usage_perc 1e999",
+            {},
+        ),
         ("vllm:num_requests_running 1.2.3\nvllm:num_requests_waiting 99999999999", {}),
         ("x" * 100_000 + "\n<html>vllm:num_requests_running</html>", {}),
         ("", {}),
     ],
-)  # fmt: skip
+)
 def test_a_servers_own_figures_are_read_of_each_engines_page(page, expected):
     expected = expected if isinstance(expected, dict) else dict(zip(GAUGES, expected, strict=False))
     assert read_gauges(page) == pytest.approx(expected)
 
 
 def chat_run(folder, url: str, *settings: str):
-    small = ["suite.ids=[1]", "decode.max_new_tokens=24", "measure.control=false", "measure.warmup=0"]
+    small = [
+        "suite.ids=[1]",
+        "decode.max_new_tokens=24",
+        "measure.control=false",
+        "measure.warmup=0",
+    ]
     small += ["measure.lossless=false", "model=tiny", "method=[server]"]
-    records = execute_job(folder, *small, f"method.server.url={url}", "method.server.endpoint=chat", *settings)
+    records = execute_job(
+        folder, *small, f"method.server.url={url}", "method.server.endpoint=chat", *settings
+    )
     return next(record for record in records if record.method == "server")
 
 
-@pytest.mark.parametrize("dialect", ["vllm", "llama_cpp", pytest.param("openai", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "dialect", ["vllm", "llama_cpp", pytest.param("openai", marks=pytest.mark.exhaustive)]
+)
 def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dialect, tmp_path):
     prompts = PromptBuilder(card().tokenizer, None)
     with stand_in.serving(dialect) as server:
@@ -624,11 +766,18 @@ def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dial
         assert "is not the one of 32 tokens" in record.error["message"]
         if dialect == "vllm":  # which reports the ids, not only their number
             server.write = lambda body: prompts._encode(body["messages"])[::-1]
-            assert "is not the one of 32 tokens" in chat_run(tmp_path / "other", server.url).error["message"]
+            assert (
+                "is not the one of 32 tokens"
+                in chat_run(tmp_path / "other", server.url).error["message"]
+            )
         elif dialect == "openai":
             server.write, server.fault = lambda body: prompts._encode(body["messages"]), "no_usage"
             assert chat_run(tmp_path / "unknown", server.url).status == "ok"
-            warned = [text for text in read_manifest(tmp_path / "unknown").warnings if "tokens of its prompts" in text]
+            warned = [
+                text
+                for text in read_manifest(tmp_path / "unknown").warnings
+                if "tokens of its prompts" in text
+            ]
             assert warned
             server.fault = "tool_parser"
             with pytest.raises(InputError, match="its parser of tool calls"):
@@ -638,9 +787,17 @@ def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dial
 def test_a_conversation_has_its_tools_and_calls_as_the_api_writes_them():
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
     result = {"role": "tool", "content": "2", "name": "f", "tool_call_id": "c1"}
-    own = [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "assistant", "content": "2"}]
+    own = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": "2"},
+    ]
     messages = ({"role": "user", "content": "Go"}, own[0], result, own[1])
-    tools = ({"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}},)
+    tools = (
+        {
+            "type": "function",
+            "function": {"name": "f", "description": "", "parameters": {"type": "object"}},
+        },
+    )
     tokenizer = copy.copy(card().tokenizer)
     tokenizer.chat_template = "{{ tools }}{% for m in messages %}{{ m }}{% endfor %}"
     case = Case("1", "qa", ("Go", "2"), "", (), None, messages, tools)

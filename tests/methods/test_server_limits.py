@@ -1,4 +1,6 @@
-"""Servers that are at fault: each fault is one error of its row, in bounded time and memory, in one form."""
+"""Servers that are at fault: each fault is one error of its row, in bounded time and memory, in one
+form.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ SOME = ("html", "status_500", "gzip", "slow_headers", "silent")
 FIRST = ("/v1/models", "/v1/completions")
 OTHERS = ("/metrics", "/server_info", "/tokenize")
 CELLS = [(path, mode) for path in FIRST for mode in hostile.ANY]
-CELLS += [("/v1/completions", mode) for mode in hostile.STREAM] + [("/metrics", mode) for mode in hostile.METRICS]
+CELLS += [("/v1/completions", mode) for mode in hostile.STREAM] + [
+    ("/metrics", mode) for mode in hostile.METRICS
+]
 CELLS += [
     cell if (cell := (path, mode))[1] in SOME else pytest.param(*cell, marks=pytest.mark.exhaustive)
     for path in OTHERS
@@ -44,13 +48,20 @@ def ask(url: str, dialect: str = "auto", wait_s: float = 60.0):
     try:
         method.check(card())
         method.bind(Target(card(), None, 64, None))
-        return decode(ServerEngine(card(), 64), method, Request([5, 6, 7], LIMIT, None, 0), Clock(torch.device("cpu")))
+        return decode(
+            ServerEngine(card(), 64),
+            method,
+            Request([5, 6, 7], LIMIT, None, 0),
+            Clock(torch.device("cpu")),
+        )
     finally:
         method.close()
 
 
 def peak_bytes() -> int:
-    """The most memory that this process had since it was last forgotten, which is done; for all its time elsewhere."""
+    """The most memory that this process had since it was last forgotten, which is done; for all its
+    time elsewhere.
+    """
     forget, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
     try:
         lines = status.read_text().splitlines()
@@ -88,7 +99,9 @@ def test_a_compressed_answer_within_the_limits_is_read():
 def test_a_server_that_lists_no_model_names_the_setting(setting: str):
     page = "status_500" if setting == "model" else "missing"
     with hostile.serving("/v1/models", page) as server:
-        with pytest.raises(InputError, match=f"^{setting}: .*/v1/models names no model .status [45].*server's name"):
+        with pytest.raises(
+            InputError, match=f"^{setting}: .*/v1/models names no model .status [45].*server's name"
+        ):
             ask(server.url, "vllm")
         named = ServerPeer(server.url, "vllm", model="m")
         named.check(card())  # which needs no list
@@ -98,7 +111,9 @@ def test_a_server_that_lists_no_model_names_the_setting(setting: str):
 
 
 def change(old: str, new: str, at: int = 1):
-    r"""Change an answer's events from the one of this number on. old: a pattern if it has a ``\``, else a text."""
+    r"""Change an answer's events from the one of this number on. old: a pattern if it has a ``\``,
+    else a text.
+    """
     seen, pattern = [], re.compile(old if "\\" in old else re.escape(old))
 
     def change_event(text: str) -> str:
@@ -132,32 +147,64 @@ WRONG = [
         "token id 999999; expected an id below 2048.*model.tokenizer",
     ),
     ("vllm", '"token_ids"', '"ids": [], "text": "x", "token"', "an answer of ids and of text"),
-    ("vllm", '"finish_reason": "length"', '"finish_reason": "abort"', "is 'abort', which should be 'stop', 'length'"),
+    (
+        "vllm",
+        '"finish_reason": "length"',
+        '"finish_reason": "abort"',
+        "is 'abort', which should be 'stop', 'length'",
+    ),
     ("vllm", '"finish_reason": "length"', '"finish_reason": 7', "choices.0.finish_reason is 7"),
     ("vllm", '{"choices": [', '{"choices": [{}, ', "choices .* at most 1 item"),
     ("vllm", '{"choices": [', '{"choices": {}, "x": [', "choices is {}"),
     ("vllm", '{"choices"', '[7] {"choices"', "not JSON"),
     ("vllm", '"num_spec_steps": ', '"num_spec_steps": -', "num_spec_steps is -"),
     ("vllm", '"num_draft_tokens": ', '"num_draft_tokens": 0.', "num_draft_tokens is 0."),
-    ("vllm", '"acceptance_histogram": [', '"acceptance_histogram": [' + "1," * 5000, "histogram .* at most 4097 items"),
-    ("tensorrt_llm", '"avg_decoded_tokens_per_iter": ', '"avg_decoded_tokens_per_iter": -', "per_iter is -"),
+    (
+        "vllm",
+        '"acceptance_histogram": [',
+        '"acceptance_histogram": [' + "1," * 5000,
+        "histogram .* at most 4097 items",
+    ),
+    (
+        "tensorrt_llm",
+        '"avg_decoded_tokens_per_iter": ',
+        '"avg_decoded_tokens_per_iter": -',
+        "per_iter is -",
+    ),
     ("sglang", r'"output_ids": \[\d+', '"output_ids": [1.5', "output_ids.0 is 1.5"),
     ("sglang", '{"type": "length"}', '"length"', "meta_info.finish_reason is 'length'"),
     ("sglang", '"length"', '"why"', "meta_info.finish_reason.type is 'why'"),
-    ("sglang", '{"type": "length"}', '{"type": "abort", "message": "no memory"}', "aborted the request: no memory"),
-    ("sglang", '"spec_verify_ct": ', '"spec_verify_ct": true, "x": ', "meta_info.spec_verify_ct is True"),
+    (
+        "sglang",
+        '{"type": "length"}',
+        '{"type": "abort", "message": "no memory"}',
+        "aborted the request: no memory",
+    ),
+    (
+        "sglang",
+        '"spec_verify_ct": ',
+        '"spec_verify_ct": true, "x": ',
+        "meta_info.spec_verify_ct is True",
+    ),
     ("lmdeploy", '"output_ids": [', '"output_ids": "x", "x": [', "output_ids is 'x'"),
     ("llama_cpp", r'"tokens": \[\d+', '"tokens": [true', "tokens.0 is True"),
     ("llama_cpp", '"stop": true', '"stop": "yes"', "stop is 'yes'"),
     ("llama_cpp", '"stop_type": "limit"', '"stop_type": "why"', "stop_type is 'why'"),
     ("llama_cpp", '"draft_n": ', '"draft_n": -', "timings.draft_n is -"),
     ("openai", '"text": "', '"text": 7, "x": "', "choices.0.text is 7"),
-    ("openai", '"choices"', '"token_ids": [5], "error": {"message": "too busy"}, "choices"', "error: .*too busy"),
+    (
+        "openai",
+        '"choices"',
+        '"token_ids": [5], "error": {"message": "too busy"}, "choices"',
+        "error: .*too busy",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("dialect", "old", "new", "message"), WRONG)
-def test_a_field_of_another_type_or_out_of_bounds_is_an_error_that_names_it(dialect, old, new, message):
+def test_a_field_of_another_type_or_out_of_bounds_is_an_error_that_names_it(
+    dialect, old, new, message
+):
     with stand_in.serving(dialect, counts=dialect != "tensorrt_llm") as server:
         method = ServerPeer(server.url, timeout_s=5.0)
         try:
@@ -165,18 +212,30 @@ def test_a_field_of_another_type_or_out_of_bounds_is_an_error_that_names_it(dial
             method.bind(Target(card(), None, 64, None))
             server.change = change(old, new)
             with pytest.raises(CaseError, match=message):
-                decode(ServerEngine(card(), 64), method, Request([5, 6], LIMIT, None, 0), Clock(torch.device("cpu")))
+                decode(
+                    ServerEngine(card(), 64),
+                    method,
+                    Request([5, 6], LIMIT, None, 0),
+                    Clock(torch.device("cpu")),
+                )
         finally:
             method.close()
 
 
-@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp", "tensorrt_llm", "lmdeploy", "openai"])
+@pytest.mark.parametrize(
+    "dialect", ["vllm", "sglang", "llama_cpp", "tensorrt_llm", "lmdeploy", "openai"]
+)
 def test_other_fields_are_ignored_and_those_that_are_read_may_be_null(dialect: str):
     spelled = card().tokenizer("".join(f" w{place}" for place in range(LIMIT))).input_ids
-    more = '{"usage": {"x": [1.5, null]}, "error": null, "metrics": null, "timings": null, "stop_type": null, '
+    more = (
+        '{"usage": {"x": [1.5, null]}, "error": null, "metrics": null, "timings": null,'
+        ' "stop_type": null, '
+    )
     with stand_in.serving(dialect, per_request=False, counts=False) as server:
         server.change = lambda event: more + event[1:]
-        assert len(ask(server.url).ids) == (min(len(spelled), LIMIT) if dialect == "openai" else LIMIT)
+        assert len(ask(server.url).ids) == (
+            min(len(spelled), LIMIT) if dialect == "openai" else LIMIT
+        )
 
 
 @pytest.mark.parametrize(
@@ -186,13 +245,31 @@ def test_other_fields_are_ignored_and_those_that_are_read_may_be_null(dialect: s
         ("/v1/models", b'{"data": [{"id": 7}]}', "data.0.id is 7"),
         ("/v1/models", b"<html>", "/v1/models: not JSON .*<html>"),
         ("/v1/models", b"[" * 5000, "/v1/models: not JSON"),
-        ("/metrics", b"vllm:spec_decode_num_drafts_total NaN", "num_drafts_total NaN; expected a count"),
-        ("/metrics", b"vllm:spec_decode_num_drafts_total -1", "num_drafts_total -1; expected a count"),
-        ("/metrics", b"vllm:spec_decode_num_drafts_total 1e400", "num_drafts_total 1e400; expected a count"),
-        ("/metrics", b"vllm:spec_decode_num_drafts_total 1e+-", "num_drafts_total 1e.-; expected a count"),
         (
             "/metrics",
-            b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="' + b"9" * 5000 + b'"} 1',
+            b"vllm:spec_decode_num_drafts_total NaN",
+            "num_drafts_total NaN; expected a count",
+        ),
+        (
+            "/metrics",
+            b"vllm:spec_decode_num_drafts_total -1",
+            "num_drafts_total -1; expected a count",
+        ),
+        (
+            "/metrics",
+            b"vllm:spec_decode_num_drafts_total 1e400",
+            "num_drafts_total 1e400; expected a count",
+        ),
+        (
+            "/metrics",
+            b"vllm:spec_decode_num_drafts_total 1e+-",
+            "num_drafts_total 1e.-; expected a count",
+        ),
+        (
+            "/metrics",
+            b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="'
+            + b"9" * 5000
+            + b'"} 1',
             "of a position below 4096",
         ),
     ],
@@ -202,19 +279,26 @@ def test_a_page_with_a_wrong_figure_is_refused_before_the_run(path: str, text: b
         ask(server.url)
 
 
-@pytest.mark.parametrize("text", [b"<html>", b"[3]", b'{"tokens": [1.5]}', b'{"tokens": [{"id": 1}]}', b""])
+@pytest.mark.parametrize(
+    "text", [b"<html>", b"[3]", b'{"tokens": [1.5]}', b'{"tokens": [{"id": 1}]}', b""]
+)
 def test_another_page_at_the_path_of_the_tokenizer_is_a_warning(text: bytes):
     with hostile.serving("/tokenize", text) as server:
         method = ServerPeer(server.url)
         method.check(card())
         method.bind(Target(card(), None, 64, None))
-        assert [each for each in method.warnings if "/tokenize: " in each and "is not compared" in each]
+        assert [
+            each for each in method.warnings if "/tokenize: " in each and "is not compared" in each
+        ]
         method.close()
 
 
 def test_a_key_that_no_header_may_have_is_refused(monkeypatch):
     monkeypatch.setenv(connection.KEY, "one\ntwo")
-    with stand_in.serving() as server, pytest.raises(InputError, match=f"{connection.KEY}: has characters"):
+    with (
+        stand_in.serving() as server,
+        pytest.raises(InputError, match=f"{connection.KEY}: has characters"),
+    ):
         ask(server.url)
 
 
@@ -234,12 +318,19 @@ def test_one_servers_fault_ends_its_own_row_only(tmp_path):
     ):
         rows = [f"method.vanilla.url={plain.url}", f"method.server.url={good.url}"]
         rows += ["+method.bad={_target_: methods.server.method.ServerPeer, url: '" + bad.url + "'}"]
-        small = ["suite.ids=[1,2]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
+        small = [
+            "suite.ids=[1,2]",
+            "decode.max_new_tokens=24",
+            "report.plots=false",
+            "measure.control=false",
+        ]
         small += ["measure.warmup=0", f"hydra.run.dir={tmp_path}"]
         run_command.main(["model=server", "model.tokenizer=bundled:tiny", *rows, *small])
     found = [(record.method, record.status) for record in read_run(tmp_path).records]
     assert sorted(set(found)) == [("bad", "error"), ("server", "ok"), ("vanilla", "ok")]
-    assert all(record.lossless.equal for record in read_run(tmp_path).records if record.method == "server")
+    assert all(
+        record.lossless.equal for record in read_run(tmp_path).records if record.method == "server"
+    )
 
 
 def test_a_baseline_that_gives_no_scores_leaves_other_rows_as_they_are(monkeypatch):

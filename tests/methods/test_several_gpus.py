@@ -1,4 +1,6 @@
-"""Every class of methods with drafts decodes on two devices, and on two processes, what it decodes on one."""
+"""Every class of methods with drafts decodes on two devices, and on two processes, what it decodes
+on one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ SUITE = (
 PIPELINE = "engine=eager"
 TENSOR = ("engine=fast", "model.gpus=2", "model.device=cpu", "model.check_ranks=true")
 
-# One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, one at the same time.
+# One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, one
+# at the same time.
 KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "card")
 
 
@@ -39,23 +42,47 @@ def two_devices():
     with pytest.MonkeyPatch.context() as patch, Places() as places:
         load = specbench.runs.sources.load_model
         patch.setattr(
-            specbench.runs.sources, "load_model", lambda card, **given: spread_layers(load(card, **given), 2, patch)
+            specbench.runs.sources,
+            "load_model",
+            lambda card, **given: spread_layers(load(card, **given), 2, patch),
         )
         yield
     assert places.moved["cpu:0", "cpu:1"]
 
 
-# Lookups share one way to the device, ``pld``'s; the others read logits or states, or have layers of their own.
-LAYERED = (*KINDS, "eagle", "mtp", "p_eagle", "dflash", "hydra_heads", "pard", "opt_tree", "hybrid", "pearl", "jacobi")
+# Lookups share one way to the device, ``pld``'s; the others read logits or states, or have layers
+# of their own.
+LAYERED = (
+    *KINDS,
+    "eagle",
+    "mtp",
+    "p_eagle",
+    "dflash",
+    "hydra_heads",
+    "pard",
+    "opt_tree",
+    "hybrid",
+    "pearl",
+    "jacobi",
+)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in KINDS[:4] else pytest.mark.exhaustive) for name in LAYERED]
+    "name",
+    [
+        pytest.param(name, marks=[] if name in KINDS[:4] else pytest.mark.exhaustive)
+        for name in LAYERED
+    ],
 )
 def test_layers_on_two_devices(name, together):
     _, one = together.run(name, *SUITE, PIPELINE)
     _, two = together.run(name, *SUITE, PIPELINE, within=two_devices)
-    bad = [record.error for records in (one, two) for record in records.values() if record.status != "ok"]
+    bad = [
+        record.error
+        for records in (one, two)
+        for record in records.values()
+        if record.status != "ok"
+    ]
     assert not bad, bad
     compared(*({key: record.turns for key, record in records.items()} for records in (one, two)))
 
@@ -66,7 +93,8 @@ def test_layers_on_two_devices(name, together):
     ids=["kinds", "others"],
 )
 @pytest.mark.slow
-@pytest.mark.exhaustive  # tests/runs/test_parallel_run.py has two processes in every run of the tests
+# tests/runs/test_parallel_run.py has two processes in every run of the tests
+@pytest.mark.exhaustive
 def test_two_processes(tmp_path, names):
     methods = f"method=[{','.join(names)}]"
     one = turns(tmp_path / "one", methods, "engine=fast")

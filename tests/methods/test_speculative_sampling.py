@@ -1,4 +1,6 @@
-"""Draft-model speculation with a draft of adjustable quality: the target itself plus noise on every weight."""
+"""Draft-model speculation with a draft of adjustable quality: the target itself plus noise on every
+weight.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_heuristic_grows_by_two_and_shrinks_by_one():
 
 
 def test_confidence_ends_the_chain_behind_the_first_unsure_token():
-    """A Markov draft that is sure after 0 and 1 and not after 2: 0 -> 1 -> 2 -> 3 (0.25), and there it ends."""
+    """A Markov draft that is sure after 0 and 1 and not after 2: 0 -> 1 -> 2 -> 3 (0.25), and there
+    it ends.
+    """
     table = torch.full((5, 5), 0.0, dtype=torch.float64)
     table[0, 1] = table[1, 2] = 5.0
     table[2, 3] = 0.3
@@ -53,13 +57,19 @@ def test_drawn_and_chosen_drafts_when_sampling():
     """The ratio test accepts 1 - TV(p, q); the argmax choice at most p's largest probability."""
     model, sampling = build("llama", torch.float64), Sampling(1.0)
     drawn = run(model, method_with(model, sampling, length=5, schedule="fixed"), sampling=sampling)
-    argmax = run(model, method_with(model, sampling, length=5, schedule="fixed", choice="argmax"), sampling=sampling)
+    argmax = run(
+        model,
+        method_with(model, sampling, length=5, schedule="fixed", choice="argmax"),
+        sampling=sampling,
+    )
     assert set(drawn.accept) == {6}
     assert sum(argmax.accept) / len(argmax.accept) < 5
     model, sampling = build("llama", torch.float64), Sampling(0.8)
     method = method_with(noisy(model, 0.02), sampling, choice="argmax")
     assert not method.draws
-    vanilla = run(model, method_with(model, sampling, choice="argmax"), sampling=sampling, max_nodes=0)
+    vanilla = run(
+        model, method_with(model, sampling, choice="argmax"), sampling=sampling, max_nodes=0
+    )
     assert run(model, method, sampling=sampling).ids == vanilla.ids
     method = method_with(model, sampling)
     state = torch.random.get_rng_state()

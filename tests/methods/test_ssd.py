@@ -67,7 +67,9 @@ def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
     assert len(draft(serve(Spacelike()), [7])) == 0
 
 
-@given(st.integers(2, 12), st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), max_size=8))
+@given(
+    st.integers(2, 12), st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), max_size=8)
+)
 def test_the_buffer_keeps_the_last_tokens_in_their_order(capacity, requests):
     method, wanted = Spacelike(buffer_tokens=capacity, rebuild_every=1000), []
     for tokens in requests:
@@ -87,7 +89,9 @@ def test_inline_is_rebuilt_every_so_many_requests_and_a_request_keeps_its_array(
     for context in REQUESTS:
         serve(method, [context])
         figures = stats(method)
-        seen.append((figures["cached_tokens"], figures["indexed_tokens"], figures["stale_requests"]))
+        seen.append(
+            (figures["cached_tokens"], figures["indexed_tokens"], figures["stale_requests"])
+        )
     assert seen == [(5, 0, 1), (10, 10, 0), (15, 10, 1)]
     assert method.state_bytes() == 4 * 15 + 8 * 10
     method = serve(Spacelike(), [[1, 2, 3]])
@@ -103,7 +107,8 @@ def test_reset_empties_everything():
     method.reset()
     assert (method.state_bytes(), len(method.array), len(method.tokens)) == (0, 0, 0)
     serve(method, [[5, 6]])
-    assert len(draft(method, [2, 3])) == len(draft(method, [5])) == 0  # nothing old, and the new is still being built
+    # nothing old, and the new is still being built
+    assert len(draft(method, [2, 3])) == len(draft(method, [5])) == 0
     serve(method, [[5, 6]])
     assert list(draft(method, [5]).tokens) == [6]
     method.close()
@@ -111,9 +116,14 @@ def test_reset_empties_everything():
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_background_lags_by_one_build_whatever_the_clock_says(every, monkeypatch):
-    """The array in use is always the one of the build before the last: slow or fast, drafts are the same."""
+    """The array in use is always the one of the build before the last: slow or fast, drafts are the
+    same.
+    """
     contexts = [[1, 2, number] for number in range(10, 20)]
-    inline, background = Spacelike(rebuild_every=every), Spacelike(rebuild_every=every, rebuild="background")
+    inline, background = (
+        Spacelike(rebuild_every=every),
+        Spacelike(rebuild_every=every, rebuild="background"),
+    )
     slow = Spacelike(rebuild_every=every, rebuild="background")
     arrays = [inline.array]
     build = SuffixArray.build
@@ -122,11 +132,15 @@ def test_background_lags_by_one_build_whatever_the_clock_says(every, monkeypatch
         if inline.array is not arrays[-1]:
             arrays.append(inline.array)
         serve(background, [context])
-        monkeypatch.setattr(SuffixArray, "build", lambda tokens: threading.Event().wait(0.02) or build(tokens))
+        monkeypatch.setattr(
+            SuffixArray, "build", lambda tokens: threading.Event().wait(0.02) or build(tokens)
+        )
         serve(slow, [context])
         monkeypatch.undo()
         wanted = arrays[-2] if len(arrays) > 1 else arrays[-1]
-        assert background.array.tokens.tolist() == slow.array.tokens.tolist() == wanted.tokens.tolist()
+        assert (
+            background.array.tokens.tolist() == slow.array.tokens.tolist() == wanted.tokens.tolist()
+        )
     assert stats(background)["stale_requests"] == every
     background.close()
     slow.close()

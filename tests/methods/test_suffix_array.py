@@ -36,7 +36,9 @@ def search(tokens, tail, shortest) -> list[int]:
 
 
 def followers(tokens, pattern, length, borders=()) -> list[tuple]:
-    """The tokens after each occurrence, in sorted order, cut at an end, and at a border if there are any."""
+    """The tokens after each occurrence, in sorted order, cut at an end, and at a border if there
+    are any.
+    """
     found = []
     for place in places(tokens, pattern):
         start = place + len(pattern)
@@ -57,7 +59,8 @@ def test_many_distinct_tokens_and_few_of_many_matches():
     tokens = np.random.default_rng(0).permutation(70_000)
     array = array_of(tokens, np.uint32)
     assert (tokens[array.order] == np.arange(70_000)).all()
-    # The wrong variant: the first 100 matches in sorted order never see what follows in nine of ten places.
+    # The wrong variant: the first 100 matches in sorted order never see what follows in nine of ten
+    # places.
     tokens = [7, 1, 0] * 100 + [7, 9, 0] * 900
     array = array_of(tokens)
     assert array.tree([7], 1, 1, 1, 100, 12345).nodes[TOKEN].tolist() == [9]
@@ -80,10 +83,18 @@ def prefixes(tree: CountedTree) -> list[tuple]:
     return list(zip(root_paths(tokens, parents), counts, strict=True))
 
 
-@given(SPLIT, st.lists(st.integers(0, 2), max_size=4), st.integers(1, 4), st.integers(0, 30), st.data())
+@given(
+    SPLIT, st.lists(st.integers(0, 2), max_size=4), st.integers(1, 4), st.integers(0, 30), st.data()
+)
 def test_tree_equals_counting_all_prefixes(tokens, tail, depth, room, data):
-    """Order: count, depth, first seen in sorted order, which is the order in which a Counter met them."""
-    inner = data.draw(st.sets(st.integers(1, max(1, len(tokens) - 1)), max_size=4)) if len(tokens) > 1 else set()
+    """Order: count, depth, first seen in sorted order, which is the order in which a Counter met
+    them.
+    """
+    inner = (
+        data.draw(st.sets(st.integers(1, max(1, len(tokens) - 1)), max_size=4))
+        if len(tokens) > 1
+        else set()
+    )
     borders = data.draw(st.sampled_from([(), (0, *sorted(inner), len(tokens))])) if tokens else ()
     found = search(tokens, tail, 1)
     rows = followers(tokens, found, depth, borders) if found else []
@@ -91,7 +102,8 @@ def test_tree_equals_counting_all_prefixes(tokens, tail, depth, room, data):
     wanted = sorted(counts.items(), key=lambda item: (-item[1], len(item[0])))[:room]
     given_borders = np.array(borders, np.int64) if borders else CROSSING
     tree = array_of(tokens).tree(tail, 1, depth, room, ALL, 0, given_borders)
-    if not borders:  # where texts may not be crossed, what stands behind a border still sorts the hits
+    # where texts may not be crossed, what stands behind a border still sorts the hits
+    if not borders:
         assert prefixes(tree) == wanted
     assert sorted(count for _, count in prefixes(tree)) == sorted(count for _, count in wanted)
     assert all(counts[path] == count for path, count in prefixes(tree))
@@ -99,7 +111,8 @@ def test_tree_equals_counting_all_prefixes(tokens, tail, depth, room, data):
     assert all(0 < score <= 1 for score in tree.to_draft(0).score or ())
 
 
-FEW = st.lists(st.integers(END, 1), min_size=10, max_size=60)  # few distinct tokens, so many equal continuations
+# few distinct tokens, so many equal continuations
+FEW = st.lists(st.integers(END, 1), min_size=10, max_size=60)
 
 
 @given(FEW, st.lists(st.integers(0, 1), max_size=2), st.integers(1, 4))
@@ -117,7 +130,9 @@ def test_votes_equal_counting(tokens, tail, length):
     assert got.nodes[COUNT].tolist() == agree
     path: tuple = ()
     while True:
-        here = {place: row[: len(path) + 1] for place, row in rows.items() if row[: len(path)] == path}
+        here = {
+            place: row[: len(path) + 1] for place, row in rows.items() if row[: len(path)] == path
+        }
         steps = Counter(row for row in here.values() if len(row) > len(path))
         if not steps:
             break
@@ -138,7 +153,9 @@ def test_a_share_is_distinct_and_every_row_is_as_likely(count, most):
         seen.update(taken)
     share = len(draws) * min(1, most / count)
     assert all(abs(seen[place] - share) <= max(10, count) for place in range(105, 105 + count))
-    assert take(order, 0, count, 5, most, True, 7).tolist() == list(range(105, 105 + min(count, most)))
+    assert take(order, 0, count, 5, most, True, 7).tolist() == list(
+        range(105, 105 + min(count, most))
+    )
 
 
 def test_it_owns_its_tokens_and_reads_nothing_else():
@@ -153,7 +170,10 @@ def test_it_owns_its_tokens_and_reads_nothing_else():
     assert array.vote([3], 1, 3, 10).nodes.size == 0
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10)), min_size=1, max_size=30), st.integers(1, 40))
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10)), min_size=1, max_size=30),
+    st.integers(1, 40),
+)
 def test_cut_keeps_a_tree_within_the_budget_of_distinct_tokens(nodes, choices):
     tokens = [token for token, _ in nodes]
     parents = [above % (place + 1) - 1 for place, (_, above) in enumerate(nodes)]

@@ -11,11 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.parts.suffix_automaton import EDGES, STATES, find
-from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
+from methods.suffix_decoding import (
+    GLOBAL,
+    LOCAL,
+    Limits,
+    SuffixDecoding,
+    SuffixTree,
+    Text,
+    _fewest,
+    _sort,
+)
 from methods.suffix_decoding import choose as compiled
 from specbench.types import Prefill
 
-TEXTS = [[1, 2, 3, 4, 6], [1, 2, 3, 4, 5], [1, 2, 3, 7]]  # 5 came after 6: the more recent of equals is 5
+# 5 came after 6: the more recent of equals is 5
+TEXTS = [[1, 2, 3, 4, 6], [1, 2, 3, 4, 5], [1, 2, 3, 7]]
 CONTEXT = [9, 1, 2, 3]
 
 
@@ -40,14 +50,26 @@ def probs(found: Listed) -> list[Fraction]:
     return [Fraction(count, found.taken) for count in found.counts]
 
 
-def likeliest(texts, context, factor=1.0, shape="path", nodes=16, offset=0.0, least=0.1, depth=64, ties="recent"):
+def likeliest(
+    texts,
+    context,
+    factor=1.0,
+    shape="path",
+    nodes=16,
+    offset=0.0,
+    least=0.1,
+    depth=64,
+    ties="recent",
+):
     limits = Limits(nodes, factor, offset, least, depth, shape == "tree")
     return choose(tree_of(texts, depth, ties), Text(), context, limits)
 
 
 def choose(tree: SuffixTree, text: Text, context: list[int], limits: Limits) -> Listed:
     nodes = np.empty((3, limits.nodes), np.int64)
-    size, _, of = compiled(*tree._arrays, text.place, np.array(context, np.int32), *limits, nodes, 0, 1)
+    size, _, of = compiled(
+        *tree._arrays, text.place, np.array(context, np.int32), *limits, nodes, 0, 1
+    )
     return Listed(*nodes[:, :size].tolist(), of)
 
 
@@ -70,9 +92,12 @@ def test_examples_of_the_reference(factor, shape, tokens, parents, score):
     ("text", "reference", "recent"),
     [
         ([1, 5, 1, 6, 1], 5, 6),  # once each: a new child is the list's last
-        ([1, 5, 1, 6, 1, 5, 1, 6, 1], 6, 6),  # 6 was alone in its group: it moves before the group ahead
-        ([1, 5, 1, 6, 1, 7, 1, 7, 1, 5, 1, 6, 1], 6, 6),  # 7 | 5 6; 5 leads and moves before 7; then 6 leads
-        ([1, 5, 1, 6, 1, 7, 1, 7, 1, 6, 1], 7, 6),  # 7 | 5 6: 6 is not the first of its group, so it goes behind 7
+        # 6 was alone in its group: it moves before the group ahead
+        ([1, 5, 1, 6, 1, 5, 1, 6, 1], 6, 6),
+        # 7 | 5 6; 5 leads and moves before 7; then 6 leads
+        ([1, 5, 1, 6, 1, 7, 1, 7, 1, 5, 1, 6, 1], 6, 6),
+        # 7 | 5 6: 6 is not the first of its group, so it goes behind 7
+        ([1, 5, 1, 6, 1, 7, 1, 7, 1, 6, 1], 7, 6),
     ],
 )
 def test_equals_have_the_references_order_or_the_most_recent_comes_first(text, reference, recent):
@@ -104,7 +129,8 @@ def test_a_tree_built_anew_knows_what_occurred_last():
 
 
 class _Trie:
-    """Every string of up to ``depth`` tokens and when it ended in which text; counted and timed by these.
+    """Every string of up to ``depth`` tokens and when it ended in which text; counted and timed by
+    these.
 
     siblings: string -> its children in ArcticInference's order, moved by one count at a time.
     """
@@ -128,7 +154,9 @@ class _Trie:
                 string = tuple(text[end - length : end])
                 counts = self.siblings.setdefault(string[:-1], {})
                 order = list(counts)
-                place, old = (order.index(string), counts[string]) if string in counts else (len(order), 0)
+                place, old = (
+                    (order.index(string), counts[string]) if string in counts else (len(order), 0)
+                )
                 head = next((at for at, each in enumerate(order) if counts[each] == old), place)
                 ahead = next((at for at, each in enumerate(order) if counts[each] == old + 1), head)
                 behind = [each for each in order[place + 1 :] if counts[each] < old]
@@ -137,14 +165,21 @@ class _Trie:
                     order.insert(ahead if place == head and old else head, string)
                 elif old > 1:
                     order.insert(len(order) - len(behind), string)
-                self.siblings[string[:-1]] = {each: counts.get(each, 0) + by * (each == string) for each in order}
+                self.siblings[string[:-1]] = {
+                    each: counts.get(each, 0) + by * (each == string) for each in order
+                }
 
     def remove(self, number, anew):
         """anew: that the tree forgets, too, when what was removed stood there."""
         for string, ends in self.ends.items():
-            self.past[string] = max([0 if anew else self.past.get(string, 0), *(0 if anew else end for end, _ in ends)])
+            self.past[string] = max(
+                [0 if anew else self.past.get(string, 0), *(0 if anew else end for end, _ in ends)]
+            )
             ends[:] = [end for end in ends if end[1] != number]
-        texts = {each: [token for other, new in self.grown if other == each for token in new] for each, _ in self.grown}
+        texts = {
+            each: [token for other, new in self.grown if other == each for token in new]
+            for each, _ in self.grown
+        }
         self.count(texts[number], 0, -1)
         self.grown = [each for each in self.grown if each[0] != number]
         if anew:
@@ -170,7 +205,11 @@ class _Trie:
 
 
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=8)
-events = st.lists(st.tuples(st.integers(0, 2), st.one_of(tokens, tokens, tokens, st.none())), min_size=1, max_size=9)
+events = st.lists(
+    st.tuples(st.integers(0, 2), st.one_of(tokens, tokens, tokens, st.none())),
+    min_size=1,
+    max_size=9,
+)
 
 
 def play(depth, happened, ties):

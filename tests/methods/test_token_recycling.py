@@ -1,4 +1,6 @@
-"""Token Recycling against the integer examples of the reference, each with the wrong variant that must fail them."""
+"""Token Recycling against the integer examples of the reference, each with the wrong variant that
+must fail them.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,22 @@ def test_shape_of_the_reference():
     children = [shape.parents.count(node) for node in range(80)]
     assert children.count(0) == 40
     paths = {"-".join(map(str, path)) for path in ranks_of(shape)}
-    assert {"0-7-0", "0-2-1", "0-0-4-0", "0-0-0-1-0-0", "0-0-0-0-0-1"} <= paths  # the last five the authors added
+    # the last five the authors added
+    assert {"0-7-0", "0-2-1", "0-0-4-0", "0-0-0-1-0-0", "0-0-0-0-0-1"} <= paths
     assert shape == TreeShape.from_counts(REFERENCE, 8)
-    assert tuple(sum(path[0] == rank for path in root_paths(shape.ranks, shape.parents)) for rank in range(8)) == SHARES
+    assert (
+        tuple(
+            sum(path[0] == rank for path in root_paths(shape.ranks, shape.parents))
+            for rank in range(8)
+        )
+        == SHARES
+    )
 
 
 def yaml_of(name: str) -> dict:
-    return {key: value for key, value in settings_of(name).items() if key not in ("_target_", "reset")}
+    return {
+        key: value for key, value in settings_of(name).items() if key not in ("_target_", "reset")
+    }
 
 
 @given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 10))
@@ -70,7 +81,8 @@ def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
     paths = root_paths(shape.ranks, shape.parents)
     assert len(set(paths)) == nodes
     assert all(path[-1] < width for path in paths)
-    assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)  # ranks without a gap
+    # ranks without a gap
+    assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)
 
 
 def test_families_of_trees_pass_through_the_reference():
@@ -80,10 +92,18 @@ def test_families_of_trees_pass_through_the_reference():
     assert (0,) * 6 in family[0]
     assert sizes_of(reference_tree(80, 10, 8)) == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
     # The wrong variant: without the reference's nodes first, ten of its eighty are others.
-    every = [path for level in range(1, 7) for path in itertools.product(range(8 if level < 4 else 4), repeat=level)]
+    every = [
+        path
+        for level in range(1, 7)
+        for path in itertools.product(range(8 if level < 4 else 4), repeat=level)
+    ]
     by_worth = sorted(
         every,
-        key=lambda path: (-math.prod(SHARES[rank] for rank in path) * 80 ** (6 - len(path)), len(path), path),
+        key=lambda path: (
+            -math.prod(SHARES[rank] for rank in path) * 80 ** (6 - len(path)),
+            len(path),
+            path,
+        ),
     )
     assert len(set(by_worth[:80]) & set(ranks_of(TreeShape.from_counts(REFERENCE, 8)))) == 70
 
@@ -93,7 +113,8 @@ def test_fill_breadth_first():
     for token, row in ((5, [6, 7, 8]), (6, [1, 2, 3]), (7, [4, 9, 0])):
         method.matrix.rows[token] = torch.tensor(row)
     assert method.shape.parents == (-1, -1, 0, 0, 1)
-    assert list(method.matrix.draft(5).tokens) == [6, 7, 1, 2, 4]  # depth first it would be 6 1 2 7 4
+    # depth first it would be 6 1 2 7 4
+    assert list(method.matrix.draft(5).tokens) == [6, 7, 1, 2, 4]
     assert list(bound().matrix.draft(9).tokens) == [0, 0, 0, 0, 0]
 
 
@@ -104,11 +125,14 @@ def test_a_request_learns_from_prompt_and_forwards_until_a_reset():
     method = bound()
     ids = torch.tensor([[6, 7, 8]])
     drafter = method.begin([3, 4], Prefill(5, topk=TopK(ids, ids.float())), 0)
-    assert method.matrix.rows[4].tolist() == [6, 7, 8]  # the prefill's row follows the last prompt token
+    # the prefill's row follows the last prompt token
+    assert method.matrix.rows[4].tolist() == [6, 7, 8]
     assert not method.matrix.rows[3].any()
     draft = drafter.propose([3, 4, 5], 64)
     rows = torch.arange(18).reshape(6, 3) % 16
-    drafter.observe(Step(5, (9,), (), True, torch.tensor([5, *draft.tokens]), TopK(rows, rows.float())))
+    drafter.observe(
+        Step(5, (9,), (), True, torch.tensor([5, *draft.tokens]), TopK(rows, rows.float()))
+    )
     assert method.matrix.rows[5].tolist() == rows[0].tolist()
     assert len(draft) == 5
     assert drafter.propose([3, 4, 5, 4], 64).tokens[:2] == [6, 7]
@@ -121,12 +145,17 @@ def test_a_request_learns_from_prompt_and_forwards_until_a_reset():
     assert method.state_bytes() == 16 * 3 * 8
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.sampled_from(["last", "first", "merge"]), st.data())
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    st.sampled_from(["last", "first", "merge"]),
+    st.data(),
+)
 def test_host_and_device_agree_with_a_loop(tokens, update, data):
     rows = [data.draw(st.lists(st.integers(0, 4), min_size=3, max_size=3)) for _ in tokens]
     device = torch.device("cpu")
     host, remote = (
-        RecyclingMatrix(TreeShape.from_counts(COUNTS, 3), 3, update, 5, device, on_host) for on_host in (True, False)
+        RecyclingMatrix(TreeShape.from_counts(COUNTS, 3), 3, update, 5, device, on_host)
+        for on_host in (True, False)
     )
     for matrix in (host, remote):
         matrix.learn(torch.tensor(tokens), TopK(torch.tensor(rows), torch.tensor(rows)))
@@ -144,7 +173,9 @@ def test_host_and_device_agree_with_a_loop(tokens, update, data):
 
 @pytest.mark.parametrize(("update", "most"), [("last", 10), ("first", 9), ("merge", 10)])
 def test_a_step_on_a_device_waits_for_nothing(update, most):
-    """Counted on the CPU: no read-back, two gathers a level, and a constant number of operations to learn."""
+    """Counted on the CPU: no read-back, two gathers a level, and a constant number of operations to
+    learn.
+    """
     device = torch.device("cpu")
     matrix = RecyclingMatrix(reference_tree(80, 6, 8), 8, update, 100, device, on_host=False)
     fed, rows = torch.arange(81), torch.zeros(81, 8, dtype=torch.long)

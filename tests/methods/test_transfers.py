@@ -1,4 +1,6 @@
-"""Every method's decode loop on tensors labelled cuda:0: no device mixes, and how often a step waits for a transfer."""
+"""Every method's decode loop on tensors labelled cuda:0: no device mixes, and how often a step
+waits for a transfer.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,13 @@ DRAWN = Sampling(0.8)
 SHAPE = ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "vocab_size=2048")
 SETTINGS = ("model=random", "model.draft=bundled:tiny_draft", "model.heads.pard=bundled:tiny_pard",
             "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
-            "+model.datastore=bundled:tiny/datastore.safetensors", "suite.categories=[rag]", "suite.limit=1",
-            *(f"model.heads.{name}=random"
+            "+model.datastore=bundled:tiny/datastore.safetensors", "suite.categories=[rag]",
+            "suite.limit=1", *(f"model.heads.{name}=random"
               for name in ("eagle", "eagle3", "p_eagle", "dflash", "mtp", "medusa", "hydra")),
             *(f"model.random.config.{size}" for size in SHAPE))  # fmt: skip
 
-# The most of any step: read-backs and uploads at temperature 0, the same at 0.8; of other methods, vanilla's.
+# The most of any step: read-backs and uploads at temperature 0, the same at 0.8; of other methods,
+# vanilla's.
 VANILLAS = (1, 0, 1, 0)
 MOST = {
     "card": (6, 0, 6, 0),
@@ -65,7 +68,9 @@ def cells() -> list:
     found = []
     for name in runnable():
         module = settings_of(name)["_target_"].split(".")[1]
-        found.append(pytest.param(name, marks=[pytest.mark.exhaustive] if module in modules else []))
+        found.append(
+            pytest.param(name, marks=[pytest.mark.exhaustive] if module in modules else [])
+        )
         modules.add(module)
     return found
 
@@ -139,10 +144,15 @@ def test_along_a_record_the_devices_trees_stay_there(read, counted):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("sampling", [None, DRAWN], ids=["T0", "T0.8"])
 def test_what_a_gpu_does_otherwise_takes_the_steps_of_a_cpu(sampling):
-    """Chains and shapes that are not read, the ratio test of all nodes at once: the steps of the bundled pair."""
+    """Chains and shapes that are not read, the ratio test of all nodes at once: the steps of the
+    bundled pair.
+    """
     drafts = "method=[speculative_sampling,specinfer,eagle2,pearl]", "model.heads.eagle=random"
     job = job_for("model=tiny", *drafts, "suite.categories=[rag]", "suite.limit=1")
-    prompt, card = job.source.prompts.ids(job.source.suite.cases[0].turns[:1], [])[-60:], job.source.card
+    prompt, card = (
+        job.source.prompts.ids(job.source.suite.cases[0].turns[:1], [])[-60:],
+        job.source.card,
+    )
     for method in (entry.method for entry in job.entries):
         labelled = count_transfers(method, card, prompt, 14, sampling)[0]
         model = load_model(card)
@@ -150,7 +160,9 @@ def test_what_a_gpu_does_otherwise_takes_the_steps_of_a_cpu(sampling):
         method.check(card)
         method.bind(Target(card, model, 256, sampling))
         out = decode(engine, method, Request(prompt, 14, sampling, 0), Clock(engine.device))
-        ours, theirs = ((each.ids, each.accept, each.proposed, each.depth) for each in (labelled, out))
+        ours, theirs = (
+            (each.ids, each.accept, each.proposed, each.depth) for each in (labelled, out)
+        )
         assert ours == theirs
 
 
@@ -170,11 +182,15 @@ class Asked:
 
 
 def share_forwards(method: Method, card, prompt) -> tuple[list[list[int]], set[tuple[int, int]]]:
-    """The ids of two requests, and (read-backs, uploads) that wait in the engine's part of a step, at any step."""
+    """The ids of two requests, and (read-backs, uploads) that wait in the engine's part of a step,
+    at any step.
+    """
     model, counts, card = load_model(card), set(), replace(card, device=str(DEVICE))
     with FakeCuda() as mode, attending():
         model.to(DEVICE)
-        engine = FastEngine(model, card.context, card.eos, 100, options=FastOptions(attention="triton"))
+        engine = FastEngine(
+            model, card.context, card.eos, 100, options=FastOptions(attention="triton")
+        )
         method.check(card)
         method.bind(Target(card, model, 100, None))
         method.reset()
@@ -218,9 +234,16 @@ def truth(job):
     return prompt, share_forwards(vanilla, job.source.card, prompt)[0]
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in SHARING else [pytest.mark.exhaustive])
-                                  for name in runnable()])  # fmt: skip
+@pytest.mark.skipif(
+    find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'"
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in SHARING else [pytest.mark.exhaustive])
+        for name in runnable()
+    ],
+)
 def test_a_step_of_several_requests_reads_back_once(name, job, truth):
     """Recorded steps of a batch; drafting is not counted here."""
     methods = {entry.name: entry.method for entry in job.entries}

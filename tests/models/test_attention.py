@@ -1,4 +1,6 @@
-"""cuDNN's attention is off in every process of a run, unless the run asks for it; the manifest names what is on."""
+"""cuDNN's attention is off in every process of a run, unless the run asks for it; the manifest
+names what is on.
+"""
 
 from __future__ import annotations
 

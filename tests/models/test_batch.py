@@ -1,4 +1,6 @@
-"""Whoever shares its forwards, a request emits what it emits alone; requests join, leave and fail at any time."""
+"""Whoever shares its forwards, a request emits what it emits alone; requests join, leave and fail
+at any time.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ from specbench.types import CaseError, Draft, Needs, Step
 
 TRUTHS: dict[tuple[int, ...], list[int]] = {}
 COUNT, CONTEXT, NODES = 10, 96, 24
-TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'")
+TRITON = pytest.mark.skipif(
+    find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'"
+)
 KINDS = ["eager", "fast", "compiled", pytest.param("recorded", marks=TRITON)]
 EACH = pytest.mark.parametrize("kind", KINDS)
 NAMES = ("chain", "wide", "repeated", "empty", "as_tensors")
@@ -51,7 +55,8 @@ class Recorded(FastEngine):
 
     def batch(self, *given):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("specbench.models.fast.batch.WIDE", ())  # more than 32 rows are not recorded
+            # more than 32 rows are not recorded
+            patch.setattr("specbench.models.fast.batch.WIDE", ())
             batch = super().batch(*given)
         places = batch._places
         places.graphs, places.acceptances = Playback(places), Playback(places)
@@ -81,7 +86,9 @@ class Question:
         return out.ids, out.accept
 
 
-def draw_questions(model, number: int, rng: random.Random, sampling: Sampling | None) -> list[Question]:
+def draw_questions(
+    model, number: int, rng: random.Random, sampling: Sampling | None
+) -> list[Question]:
     found = []
     for seed in range(number):
         prompt = [rng.randrange(3, VOCAB) for _ in range(rng.choice([1, 4, 20]))]
@@ -92,7 +99,9 @@ def draw_questions(model, number: int, rng: random.Random, sampling: Sampling | 
 
 
 def decode_together(batch, questions: list[Question], rng: random.Random) -> None:
-    """Requests join when there is a place and chance says so; each forward is of a random part of those that decode."""
+    """Requests join when there is a place and chance says so; each forward is of a random part of
+    those that decode.
+    """
     waiting, reading, running = list(questions), [], []
     while waiting or reading or running:
         if waiting and batch.free and rng.random() < 0.6:
@@ -122,7 +131,9 @@ def decode_together(batch, questions: list[Question], rng: random.Random) -> Non
 
 @pytest.fixture(scope="module")
 def model():
-    """Layers with and without a window. In single precision compiled code gives a row the same bits in any company."""
+    """Layers with and without a window. In single precision compiled code gives a row the same bits
+    in any company.
+    """
     double = build("qwen2-mixed", torch.float64)
     return {"float64": double, "float32": copy.deepcopy(double).float()}
 
@@ -134,7 +145,8 @@ def model():
 @example(places=8, seed=3, warm=False)
 @given(places=st.sampled_from([2, 3, 8]), seed=st.integers(0, 2**16), warm=st.booleans())
 def test_ids_and_steps_are_those_of_a_request_alone(model, kind, places, seed, warm):
-    rng, places = random.Random(seed), min(places, 4) if kind == "recorded" else places  # the interpreter takes long
+    # the interpreter takes long
+    rng, places = random.Random(seed), min(places, 4) if kind == "recorded" else places
     engine = engine_for(kind, model)
     questions = draw_questions(model, places + 1, rng, Sampling(0.8) if warm else None)
     batch = engine.batch(places, CONTEXT)
@@ -151,7 +163,9 @@ def _sees_the_neighbour(monkeypatch, batch):
     lay_out = CompiledForward.lay_out
     monkeypatch.setattr(CompiledForward, "lay_out", lambda self, rows, room: lay_out(self, rows, 0))
     pack = CompiledForward.pack
-    monkeypatch.setattr(CompiledForward, "pack", lambda self, *given: pack(self, *given[:2], 0 * given[2], given[3]))
+    monkeypatch.setattr(
+        CompiledForward, "pack", lambda self, *given: pack(self, *given[:2], 0 * given[2], given[3])
+    )
     enter = PackedFrame._enter_tiles
 
     def enter_wrongly(self, groups):
@@ -162,18 +176,24 @@ def _sees_the_neighbour(monkeypatch, batch):
 
 
 class _Backwards:
-    """A kernel whose second argument, the rows' slots, is that of the rows in the opposite order."""
+    """A kernel whose second argument, the rows' slots, is that of the rows in the opposite
+    order.
+    """
 
     def __init__(self, kernel) -> None:
         self.kernel = kernel
 
     def __getitem__(self, grid):
-        return lambda slots, at, *given, **named: self.kernel[grid](slots, at.flip(0), *given, **named)
+        return lambda slots, at, *given, **named: self.kernel[grid](
+            slots, at.flip(0), *given, **named
+        )
 
 
 def _moves_by_anothers_path(monkeypatch, batch):
     move = batch.move
-    monkeypatch.setattr(batch, "move", lambda places, *slots: move([*places[1:], places[0]], *slots))
+    monkeypatch.setattr(
+        batch, "move", lambda places, *slots: move([*places[1:], places[0]], *slots)
+    )
     accept = CompiledForward.accept_packed
 
     def accept_wrongly(self, logits, layout, *rest):
@@ -189,7 +209,9 @@ def _moves_by_anothers_path(monkeypatch, batch):
 
 def _shares_numbers(monkeypatch, batch):
     opened, walk = batch.open, Walk(Sampling(0.8), 0)
-    monkeypatch.setattr(batch, "open", lambda prompt, limit, own, needs: opened(prompt, limit, walk, needs))
+    monkeypatch.setattr(
+        batch, "open", lambda prompt, limit, own, needs: opened(prompt, limit, walk, needs)
+    )
 
 
 @EACH
@@ -215,7 +237,9 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     firsts = [batch.prefill(handle).token for handle in handles]
     with pytest.raises(RuntimeError, match="all of 3 places are taken"):
         opened(batch, [good])
-    with pytest.raises(CaseError, match=r"prompt of 3 and answer of 38 tokens; expected at most 40 together"):
+    with pytest.raises(
+        CaseError, match=r"prompt of 3 and answer of 38 tokens; expected at most 40 together"
+    ):
         opened(batch, [good], limit=38)
     break_slots(batch, handles[2].place)
     batch.forward(handles, [Draft(), Draft.chain([3] * 25), Draft()])
@@ -237,7 +261,9 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_plain_steps_alternate_with_steps_of_other_requests(model, monkeypatch, forgets):
-    """Steps of greedy requests alone are compiled throughout; a sampled one among them has them all done in Python."""
+    """Steps of greedy requests alone are compiled throughout; a sampled one among them has them all
+    done in Python.
+    """
     rng, plain = random.Random(4), []
     questions = draw_questions(model, 6, rng, None)
     for each in questions[::2]:
@@ -245,7 +271,9 @@ def test_plain_steps_alternate_with_steps_of_other_requests(model, monkeypatch, 
     eos = frozenset({TRUTHS[tuple(questions[1].prompt)][4], TRUTHS[tuple(questions[3].prompt)][6]})
     engine = FastEngine(model["float32"], CONTEXT, eos, NODES)
     batch, feed = engine.batch(3, CONTEXT), FastBatch.feed_plain
-    monkeypatch.setattr(FastBatch, "feed_plain", lambda *given: plain.append(feed(*given)) or plain[-1])
+    monkeypatch.setattr(
+        FastBatch, "feed_plain", lambda *given: plain.append(feed(*given)) or plain[-1]
+    )
     if forgets:
         monkeypatch.setattr(FastBatch, "sync", lambda self: None)
     with contextlib.suppress(*[IndexError, AssertionError] * forgets):
@@ -279,14 +307,17 @@ def test_a_plain_forward_that_raised_an_exception_is_not_settled_by_the_next_ste
     ids = [batch.prefill(handle).token]
     with pytest.raises(IndexError, match="no row in the embedding"):
         batch.forward([handle], [Draft.chain([VOCAB])])
-    for draft in (Draft(torch.tensor([1]), torch.tensor([-1])), None):  # tokens in a tensor are not for a plain step
+    # tokens in a tensor are not for a plain step
+    for draft in (Draft(torch.tensor([1]), torch.tensor([-1])), None):
         batch.forward([handle], [draft])
         ids += batch.settle()[0].emitted
     assert ids == plain_greedy(model["float64"], prompt, len(ids))
 
 
 @EACH
-@pytest.mark.parametrize("parents", [[-1, 2, 0], [-1, 1, 0], [-1, -2, 0], [-1, 0, 1 << 40], range(3)])
+@pytest.mark.parametrize(
+    "parents", [[-1, 2, 0], [-1, 1, 0], [-1, -2, 0], [-1, 0, 1 << 40], range(3)]
+)
 def test_a_draft_whose_parents_come_late_is_refused_as_in_a_request_alone(model, kind, parents):
     engine, prompt, wrong = engine_for(kind, model), [5, 6, 7], Draft([3, 4, 5], parents)
     batch = engine.batch(2, 40)
@@ -296,7 +327,9 @@ def test_a_draft_whose_parents_come_late_is_refused_as_in_a_request_alone(model,
     step, refused = batch.settle()
     assert [first, *step.emitted] == plain_greedy(model["float64"], prompt, 2)
     started(engine, prompt)
-    with pytest.raises(CaseError, match=r"parent of node [012] is -?\d+; expected -1 \(root\) or a smaller") as alone:
+    with pytest.raises(
+        CaseError, match=r"parent of node [012] is -?\d+; expected -1 \(root\) or a smaller"
+    ) as alone:
         engine.forward(wrong)
     assert str(refused) == str(alone.value)
 
@@ -318,7 +351,9 @@ def break_slots(batch, place: int) -> None:
 
 @EACH
 def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
-    """Top tokens and hidden states, of prompts in chunks and of drafts, the place between two that draft left out."""
+    """Top tokens and hidden states, of prompts in chunks and of drafts, the place between two that
+    draft left out.
+    """
     needs = Needs(hidden=(1, 2), prompt_hidden=True, node_topk=3, prompt_topk=4)
     engine, near = engine_for(kind, model), {"compiled": 1e-5, "recorded": 1e-4}.get(kind, 1e-7)
     batch, prompts = engine.batch(3, 40), ([5, 6, 7, 8, 9], [11], [12, 13, 14])
@@ -328,16 +363,27 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
         found = None
         while found is None:
             found = batch.prefill(handle, most)
-        assert_same_rows(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()), near)
+        assert_same_rows(
+            found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()), near
+        )
     batch.forward([handles[2], handles[0]], [draft, Draft()])
-    for handle, given_draft, found in zip((handles[2], handles[0]), (draft, Draft()), batch.settle(), strict=True):
+    for handle, given_draft, found in zip(
+        (handles[2], handles[0]), (draft, Draft()), batch.settle(), strict=True
+    ):
         assert_same_rows(found, take_step(started(engine, handle.prompt, needs), given_draft), near)
 
 
-@pytest.mark.parametrize(("timed", "dtype"), [(TimedEager, "float64"), (TimedFast, "float64"), (TimedFast, "float32")])
+@pytest.mark.parametrize(
+    ("timed", "dtype"), [(TimedEager, "float64"), (TimedFast, "float64"), (TimedFast, "float32")]
+)
 def test_requests_are_timed_along_a_record_each(model, timed, dtype):
-    """Tokens that no model would emit; the caches hold them. In single precision compiled code verifies the picks."""
-    engine, answers = timed(model[dtype], CONTEXT, frozenset(), NODES), {(5, 6): [7, 8, 9, 9], (11,): [12, 13, 14, 3]}
+    """Tokens that no model would emit; the caches hold them. In single precision compiled code
+    verifies the picks.
+    """
+    engine, answers = (
+        timed(model[dtype], CONTEXT, frozenset(), NODES),
+        {(5, 6): [7, 8, 9, 9], (11,): [12, 13, 14, 3]},
+    )
     batch, handles = engine.batch(2, 20), []
     for prompt, answer in answers.items():
         engine.load(prompt, answer)
@@ -368,19 +414,30 @@ def test_replays_are_opened_one_for_each_answer():
 
 @pytest.mark.exhaustive
 def test_requests_on_two_ranks_emit_what_they_emit_alone(model):
-    """The ranks are compared after every forward: what each holds in its slots, and the states after the last sum."""
+    """The ranks are compared after every forward: what each holds in its slots, and the states
+    after the last sum.
+    """
     alone, rng = engine_for("fast", model), random.Random(5)
     with team(model["float64"], check=True) as (engine, _):
         for requests, sampling in ((2, None), (3, Sampling(0.8, 20, 0.9))):
-            questions, batch = draw_questions(model, 5, rng, sampling), engine.batch(requests, CONTEXT)
+            questions, batch = (
+                draw_questions(model, 5, rng, sampling),
+                engine.batch(requests, CONTEXT),
+            )
             decode_together(batch, questions, rng)
             batch.end()
-            assert [(each.ids, each.accept) for each in questions] == [each.alone(alone) for each in questions]
+            assert [(each.ids, each.accept) for each in questions] == [
+                each.alone(alone) for each in questions
+            ]
 
 
 @pytest.mark.exhaustive
 def test_a_rank_that_does_not_move_accepted_rows_is_named(model):
-    questions = [Question([5, 17, 3], scripts(plain_greedy(model["float64"], [5, 17, 3], 18))["wide"], None, 0)]
+    questions = [
+        Question(
+            [5, 17, 3], scripts(plain_greedy(model["float64"], [5, 17, 3], 18))["wide"], None, 0
+        )
+    ]
     named = pytest.raises(TeamError, match=r"rank 1 diverged .* tokens in the cache")
     with team(model["float64"], check=True, follower=Forgetful) as (engine, _), named:
         decode_together(engine.batch(2, CONTEXT), questions, random.Random(0))

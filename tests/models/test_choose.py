@@ -1,4 +1,6 @@
-"""``engine.attention=auto``: our kernels on a GPU that passes their check, by a CPU that is called a GPU."""
+"""``engine.attention=auto``: our kernels on a GPU that passes their check, by a CPU that is called
+a GPU.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ from specbench.models.tensor_parallel.start import TeamSettings
 from specbench.types import InputError
 
 judge = pytest.importorskip(
-    "specbench.models.fast.kernels.judge", reason="Triton is not installed: pip install '.[triton]'",
-    exc_type=ImportError,
+    "specbench.models.fast.kernels.judge",
+    reason="Triton is not installed: pip install '.[triton]'", exc_type=ImportError,
 )  # fmt: skip
 AUTO = FastOptions(attention="auto")
 FAULT = "RowsCase(...): the error is 7 times the limit"
@@ -67,10 +69,17 @@ def gpu(monkeypatch, tmp_path):
 def test_kernels_that_pass_on_the_shapes_of_the_model_are_taken(gpu):
     assert gpu.choose() == ("fused", None)
     [cases] = gpu.checks
-    assert {type(case) for case in cases} == {judge.AttentionCase, judge.RowsCase, judge.ProductsCase}
-    assert {(case.dtype, case.key_heads, case.groups, case.size) for case in cases} == {(torch.float16, 2, 2, 16)}
+    assert {type(case) for case in cases} == {
+        judge.AttentionCase,
+        judge.RowsCase,
+        judge.ProductsCase,
+    }
+    assert {(case.dtype, case.key_heads, case.groups, case.size) for case in cases} == {
+        (torch.float16, 2, 2, 16)
+    }
     attending = [case for case in cases if isinstance(case, judge.AttentionCase)]
-    assert {(case.window, case.width) for case in attending} == {(12, 1), (12, 8)}  # of at most 20 nodes and the root
+    # of at most 20 nodes and the root
+    assert {(case.window, case.width) for case in attending} == {(12, 1), (12, 8)}
     assert {(case.hidden, case.inner) for case in cases if case not in attending} == {(64, 128)}
     assert min(case.pasts for case in attending) == (0,)
 
@@ -85,7 +94,10 @@ def test_the_chosen_engine_records_batches_and_names_its_attention(gpu):
 
 def test_a_fault_leaves_sdpa_with_the_reason(gpu):
     gpu.fault = FAULT
-    assert gpu.choose() == ("sdpa", f"engine.attention=auto chose sdpa: the kernels are wrong here, {FAULT}")
+    assert gpu.choose() == (
+        "sdpa",
+        f"engine.attention=auto chose sdpa: the kernels are wrong here, {FAULT}",
+    )
     gpu.fault = None
     assert gpu.choose()[0] == "sdpa"  # kept
     assert len(gpu.checks) == 1
@@ -93,7 +105,9 @@ def test_a_fault_leaves_sdpa_with_the_reason(gpu):
 
 def test_a_true_fault_is_found(gpu, monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(judge, "find_fault_once", lambda cases, device: judge.find_fault([*cases][:1], device))
+    monkeypatch.setattr(
+        judge, "find_fault_once", lambda cases, device: judge.find_fault([*cases][:1], device)
+    )
     assert gpu.choose() == ("fused", None)
     right = judge.tree_attention.attend
     monkeypatch.setattr(judge.tree_attention, "attend", lambda *given: right(*given) * 1.1)
@@ -104,7 +118,10 @@ def test_a_true_fault_is_found(gpu, monkeypatch):
 
 def test_a_check_that_cannot_run_is_a_reason_and_is_tried_again(gpu):
     gpu.fault = RuntimeError("Failed to find C compiler.\nmore")
-    note = "engine.attention=auto chose sdpa: the check of the kernels failed, RuntimeError: Failed to find C compiler."
+    note = (
+        "engine.attention=auto chose sdpa: the check of the kernels failed, RuntimeError: Failed to"
+        " find C compiler."
+    )
     assert gpu.choose() == ("sdpa", note)
     gpu.fault = None
     assert gpu.choose() == ("fused", None)
@@ -114,13 +131,17 @@ def test_without_triton_it_is_sdpa_but_fused_is_an_error(gpu, monkeypatch):
     monkeypatch.setattr(attention, "find_spec", lambda name: None)
     way, note = gpu.choose()
     assert way == "sdpa"
-    assert note.startswith("engine.attention=auto chose sdpa: Triton is not installed; pip install 'specbench[triton]'")
+    assert note.startswith(
+        "engine.attention=auto chose sdpa: Triton is not installed; pip install 'specbench[triton]'"
+    )
     with pytest.raises(InputError, match=r"^engine.attention=fused: Triton is not installed"):
         gpu.choose(options=FastOptions(attention="fused"))
     assert gpu.checks == []
 
 
-@pytest.mark.parametrize("given", [{"kind": "eager"}, {"device": "cpu"}, {"options": FastOptions(attention="sdpa")}])
+@pytest.mark.parametrize(
+    "given", [{"kind": "eager"}, {"device": "cpu"}, {"options": FastOptions(attention="sdpa")}]
+)
 def test_where_there_is_no_choice_nothing_is_reported_or_imported(gpu, given, monkeypatch):
     def refuse(name, *rest, **named):
         assert not name.startswith(("triton", "specbench.models.fast.kernels")), name
@@ -140,7 +161,9 @@ def test_each_rank_checks_the_shapes_of_its_share(gpu, family):
         share = load_share(card, "cpu", rank, 2, revision=None, safetensors=True, seed=0)
         settings = TeamSettings(card, 2, 20, options=AUTO, rank=rank)
         gpu.fault = f"fault of rank {rank}"
-        assert settings.explain_unfused(share) == f"the kernels are wrong here, fault of rank {rank}"
+        assert (
+            settings.explain_unfused(share) == f"the kernels are wrong here, fault of rank {rank}"
+        )
         [last] = gpu.checks[rank][-1:]
         assert last == judge.ProductsCase(torch.float16, 1, 2, 16, 17, 64, 64, vocab, False)
         assert replace(settings, options=FastOptions()).explain_unfused(share) is None
@@ -151,13 +174,18 @@ def test_each_rank_checks_the_shapes_of_its_share(gpu, family):
 def test_a_draft_model_has_the_kernels_if_they_pass_on_its_own_shapes(gpu, family):
     model = build(family, torch.float16)
     runner = make_runner(model, 256, "fused")
-    assert (type(runner._model.small), runner._attend) == (judge.small_ops.FusedOps, judge.tree_attention.attend)
+    assert (type(runner._model.small), runner._attend) == (
+        judge.small_ops.FusedOps,
+        judge.tree_attention.attend,
+    )
     assert runner.note is None
     [cases] = gpu.checks
-    assert cases[-1] == judge.ProductsCase(torch.float16, 2, 2, 16, 17, 64, 128, VOCAB, family == "qwen2")
-    assert {(case.width, case.columns) for case in cases if isinstance(case, judge.AttentionCase)} == {
-        (width, columns) for width in (1, 8, 64) for columns in (None, choose.NODES)
-    }
+    assert cases[-1] == judge.ProductsCase(
+        torch.float16, 2, 2, 16, 17, 64, 128, VOCAB, family == "qwen2"
+    )
+    assert {
+        (case.width, case.columns) for case in cases if isinstance(case, judge.AttentionCase)
+    } == {(width, columns) for width in (1, 8, 64) for columns in (None, choose.NODES)}
     assert make_runner(model, 256, "sdpa").note is make_runner(model, 256, "flex").note is None
     assert len(gpu.checks) == 1
 
@@ -168,7 +196,10 @@ def test_a_draft_model_on_whose_shapes_they_fail_has_sdpa_and_its_method_warns(g
     gpu.fault, model = FAULT, build("llama", torch.float16)
     note = f"the draft model has engine.attention=sdpa: the kernels are wrong here, {FAULT}"
     traits = TargetTraits(VOCAB, frozenset(), None, torch.device("cpu"))
-    for method in (MAKE["speculative_sampling"](), *(PARALLEL["pearl"](port=port) for port in ("inline", "thread"))):
+    for method in (
+        MAKE["speculative_sampling"](),
+        *(PARALLEL["pearl"](port=port) for port in ("inline", "thread")),
+    ):
         assert method.warnings == ()
         method.adopt(DraftLM(model, 256, way), traits)
         assert method.warnings == (note,)

@@ -1,4 +1,6 @@
-"""Long prompts and answers: the largest tensor grows with their length, and never has the logits of all tokens."""
+"""Long prompts and answers: the largest tensor grows with their length, and never has the logits of
+all tokens.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        given = [each.untyped_storage().nbytes() for each in tree_leaves(out) if isinstance(each, Tensor)]
+        given = [
+            each.untyped_storage().nbytes() for each in tree_leaves(out) if isinstance(each, Tensor)
+        ]
         self.nbytes = max([self.nbytes, *given])
         return out
 
@@ -58,21 +62,31 @@ def draft(engine, prompt):
 
 
 def test_masks_have_few_cells_and_places_are_whole(monkeypatch):
-    """A chunk is shorter the more tokens come before it; without that its mask would grow with the prompt."""
+    """A chunk is shorter the more tokens come before it; without that its mask would grow with the
+    prompt.
+    """
     monkeypatch.setattr(tree, "CHUNK", 64)
     monkeypatch.setattr(tree, "CELLS", 64 * 256)
     monkeypatch.setattr(tree, "LEAST", 4)
     for start, end in ((0, 1), (0, 64), (0, 1000), (300, 1000), (5, 5)):
         parts = tree.list_masked_chunks(end, start)
-        assert [place for part in parts for place in range(part.start, part.stop)] == list(range(start, end))
+        assert [place for part in parts for place in range(part.start, part.stop)] == list(
+            range(start, end)
+        )
         assert all((part.stop - part.start) * part.stop <= 64 * 256 for part in parts)
     assert [part.stop - part.start for part in tree.list_masked_chunks(256)] == [64] * 4
     assert max(part.stop - part.start for part in tree.list_masked_chunks(2**14)[-9:]) == 4
-    assert max(part.stop * (part.stop - part.start) for part in tree.list_chunks(1000)) > 2 * 64 * 256
+    assert (
+        max(part.stop * (part.stop - part.start) for part in tree.list_chunks(1000)) > 2 * 64 * 256
+    )
 
 
 CALLS = (read_alone, judge, read_in_batch)
-PLACES = [(kind, family) for kind in (EagerEngine, FastEngine) for family in ("llama", "mistral-window", "qwen2-mixed")]
+PLACES = [
+    (kind, family)
+    for kind in (EagerEngine, FastEngine)
+    for family in ("llama", "mistral-window", "qwen2-mixed")
+]
 
 
 def prompt_of(count):
@@ -89,7 +103,9 @@ def measure(call, engine, count):
 def engine_of(kind, family):
     name, extra = FAMILIES[family]
     torch.manual_seed(0)
-    config = AutoConfig.for_model(name, **{**BASE, **extra, "vocab_size": VOCAB, "max_position_embeddings": CONTEXT})
+    config = AutoConfig.for_model(
+        name, **{**BASE, **extra, "vocab_size": VOCAB, "max_position_embeddings": CONTEXT}
+    )
     model = AutoModelForCausalLM.from_config(config).eval()
     engine = kind(model, CONTEXT, frozenset(), 4)
     engine.model = model
@@ -109,7 +125,9 @@ def test_memory_grows_with_the_length(kind, family, monkeypatch):
 def test_the_measure_sees_masks_and_logits_of_all_tokens(kind, monkeypatch):
     monkeypatch.setattr(tree, "CHUNK", 4 * LONG)
     assert measure(read_alone, engine_of(kind, "llama"), 2 * LONG) >= 4 * 2 * LONG * VOCAB
-    one, two = (measure(read_only, engine_of(kind, "mistral-window"), count) for count in (LONG, 2 * LONG))
+    one, two = (
+        measure(read_only, engine_of(kind, "mistral-window"), count) for count in (LONG, 2 * LONG)
+    )
     assert two > 3.5 * one
 
 
@@ -128,7 +146,8 @@ def test_a_prompt_in_chunks_is_a_prompt_as_a_whole(kind, family, monkeypatch):
 
 @torch.inference_mode()
 def test_a_draft_model_with_a_window_reads_a_prompt_in_chunks(monkeypatch):
-    engine, prompt = engine_of(FastEngine, "qwen2-mixed"), prompt_of(200)  # longer than what compiled code reads
+    # longer than what compiled code reads
+    engine, prompt = engine_of(FastEngine, "qwen2-mixed"), prompt_of(200)
     whole = draft(engine, prompt)
     monkeypatch.setattr(tree, "CHUNK", CHUNK)
     torch.testing.assert_close(draft(engine, prompt), whole, rtol=1e-4, atol=1e-4)

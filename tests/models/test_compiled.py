@@ -1,4 +1,6 @@
-"""The compiled forward of drafts on a CPU: torch's numbers, and the same bits for a row with any other rows fed."""
+"""The compiled forward of drafts on a CPU: torch's numbers, and the same bits for a row with any
+other rows fed.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +55,24 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_it_computes_what_torch_computes(family, name):
-    """As near to double precision as torch: logits, hidden states, keys and values of trees, chains and roots alone."""
+    """As near to double precision as torch: logits, hidden states, keys and values of trees, chains
+    and roots alone.
+    """
     model = build(family, TYPES[name])
-    engines = [compiled(family, name), fast_engine(model, compiled=False), fast_engine(copy.deepcopy(model).double())]
+    engines = [
+        compiled(family, name),
+        fast_engine(model, compiled=False),
+        fast_engine(copy.deepcopy(model).double()),
+    ]
     assert engines[1].compiled is None
     rng = random.Random(family + name)
     for prompt in ([5], list(range(20, 31)), list(range(20, 50))):  # around the window
-        for draft in (Draft(), Draft.chain([7, 8, 9]), any_draft(rng, [3, 4, 5]), any_draft(rng, [9, 9, 9, 9])):
+        for draft in (
+            Draft(),
+            Draft.chain([7, 8, 9]),
+            any_draft(rng, [3, 4, 5]),
+            any_draft(rng, [9, 9, 9, 9]),
+        ):
             for engine in engines:
                 started(engine, prompt, NEEDS).forward(draft)
             cached = len(prompt) + len(draft) + 1
@@ -75,7 +88,9 @@ def compare_bits(engine: FastEngine, prompt: list[int], draft: Draft, line: list
     tree.request.root = 11
     tree.forward(draft)
     tree = {node: tree.request.logits[node + 1].clone() for node in (-1, *line)}
-    keys = engine.cache.whole[:, :, [len(prompt), *(len(prompt) + 1 + node for node in line)]].clone()
+    keys = engine.cache.whole[
+        :, :, [len(prompt), *(len(prompt) + 1 + node for node in line)]
+    ].clone()
     started(engine, prompt)
     for place, node in enumerate((-1, *line)):
         engine.request.root = 11 if node < 0 else int(draft.tokens[node])
@@ -107,13 +122,17 @@ def trees(draw) -> Draft:
 @settings(max_examples=15)
 @given(draft=trees(), length=st.integers(1, 40))
 def test_a_row_has_the_same_bits_as_decoded_alone(family, name, draft, length):
-    compare_bits(compiled(family, name), list(range(3, 3 + length)), draft, lines(list(draft.parents)))
+    compare_bits(
+        compiled(family, name), list(range(3, 3 + length)), draft, lines(list(draft.parents))
+    )
 
 
 @pytest.mark.parametrize("name", ["f32", pytest.param("bf16", marks=pytest.mark.exhaustive)])
 @given(draft=trees(), data=st.data())
 def test_it_accepts_what_torch_accepts(name, draft, data):
-    """Outcome, keys and values, for picks that follow the tree half of the time; forced picks; not a number."""
+    """Outcome, keys and values, for picks that follow the tree half of the time; forced picks; not
+    a number.
+    """
     passenger = [data.draw(st.integers(0, 5)) == 0 for _ in draft.parents]
     draft = replace(draft, passenger=passenger)
     engine = started(compiled("llama", name), [5, 6, 7])
@@ -129,7 +148,12 @@ def test_it_accepts_what_torch_accepts(name, draft, data):
     for way in (accept, engine.compiled.accept):
         with torch.inference_mode():
             engine.cache.whole.copy_(before)
-            found.append((torch.as_tensor(way(logits, frame, engine.cache, moved)), engine.cache.whole.clone()))
+            found.append(
+                (
+                    torch.as_tensor(way(logits, frame, engine.cache, moved)),
+                    engine.cache.whole.clone(),
+                )
+            )
     (theirs, moved_by_torch), (ours, moved_by_us) = found
     depth = 0 if math.isnan(theirs[2]) else int(theirs[0])
     assert math.isnan(theirs[2]) == math.isnan(ours[2])
@@ -137,7 +161,9 @@ def test_it_accepts_what_torch_accepts(name, draft, data):
         assert torch.equal(ours[:2], theirs[:2])
         kept = slice(3 + (0 if moved else 1), 3 + (0 if moved else 1) + depth)
         assert torch.equal(ours[kept], theirs[kept])
-        assert not moved or torch.equal(ours[3 + moved : 3 + moved + depth], theirs[3 + moved : 3 + moved + depth])
+        assert not moved or torch.equal(
+            ours[3 + moved : 3 + moved + depth], theirs[3 + moved : 3 + moved + depth]
+        )
         assert torch.equal(moved_by_us[:, :, : 4 + depth], moved_by_torch[:, :, : 4 + depth])
 
 
@@ -165,7 +191,9 @@ def test_threads_give_the_same_bits():
             torch.set_num_threads(threads)
             started(engine, list(range(30))).forward(Draft.chain(list(range(9))))
             found.append(engine.request.logits.clone())
-            assert threads == 1 or numba.get_num_threads() == min(threads, numba.config.NUMBA_NUM_THREADS)
+            assert threads == 1 or numba.get_num_threads() == min(
+                threads, numba.config.NUMBA_NUM_THREADS
+            )
     finally:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
@@ -176,7 +204,9 @@ def test_leaving_accepted_nodes_where_they_were_drafted_is_caught(monkeypatch):
     model, real = build("llama"), kernels.accept
     engine = fast_engine(model)
     assert_greedy(engine, model, [5, 6], COUNT)
-    monkeypatch.setattr(kernels, "accept", lambda *given: real(*given[:6], given[6][:0], *given[7:]))
+    monkeypatch.setattr(
+        kernels, "accept", lambda *given: real(*given[:6], given[6][:0], *given[7:])
+    )
     with pytest.raises(AssertionError):
         assert_greedy(engine, model, [5, 6], COUNT)
 
@@ -194,16 +224,33 @@ def test_weights_are_read_in_place():
 
 
 @pytest.mark.parametrize("stored", [np.float32, np.int16])
-@pytest.mark.parametrize("size", [16, 64, 80])  # numbers: one tile, whole tiles of any number of rows, and both
+# numbers: one tile, whole tiles of any number of rows, and both
+@pytest.mark.parametrize("size", [16, 64, 80])
 def test_rows_of_shares_mix_the_same_bits_in_any_number(size, stored):
     random = np.random.default_rng(size)
-    shares, wide = random.random((7, 40), np.float32), random.standard_normal((40, size), np.float32)
+    shares, wide = (
+        random.random((7, 40), np.float32),
+        random.standard_normal((40, size), np.float32),
+    )
     values = wide if stored == np.float32 else (wide.view(np.uint32) >> 16).astype(np.int16)
     wide = wide if stored == np.float32 else (wide.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
     def mix(first: int, end: int) -> np.ndarray:
-        out, given = np.ones((end - first, size), np.float32), np.ascontiguousarray(shares[first:end])
-        kernels.mix(given.ctypes.data, 40, values.ctypes.data, values, 3, 40, out.ctypes.data, end - first, size)
+        out, given = (
+            np.ones((end - first, size), np.float32),
+            np.ascontiguousarray(shares[first:end]),
+        )
+        kernels.mix(
+            given.ctypes.data,
+            40,
+            values.ctypes.data,
+            values,
+            3,
+            40,
+            out.ctypes.data,
+            end - first,
+            size,
+        )
         return out
 
     alone = np.concatenate([mix(row, row + 1) for row in range(len(shares))])
@@ -214,14 +261,21 @@ def test_rows_of_shares_mix_the_same_bits_in_any_number(size, stored):
 
 @pytest.mark.parametrize("name", TYPES)
 def test_products_of_any_shape_have_the_bits_of_each_row_alone(name):
-    """Rows of weights that do not fill a tile, or leave threads without a share; rows of inputs, whole or in slices."""
+    """Rows of weights that do not fill a tile, or leave threads without a share; rows of inputs,
+    whole or in slices.
+    """
     torch.manual_seed(0)
     for outputs, size in itertools.product((1, 3, 7, 18, 35), (32, 96, 1120)):
-        weight, rows = torch.randn(outputs, size).to(TYPES[name]), torch.randn(20, size).to(TYPES[name])
+        weight, rows = (
+            torch.randn(outputs, size).to(TYPES[name]),
+            torch.randn(20, size).to(TYPES[name]),
+        )
         given, stored = rows.float().numpy(), transfer.stored(weight)
         alone = np.full((20, outputs), np.nan, np.float32)
         for row in range(20):
-            kernels.multiply_rows(given[row : row + 1], weight.data_ptr(), stored, alone[row : row + 1], None)
+            kernels.multiply_rows(
+                given[row : row + 1], weight.data_ptr(), stored, alone[row : row + 1], None
+            )
         assert relative(torch.from_numpy(alone), rows.double() @ weight.double().T) < 1e-5
         for count, threads in itertools.product((1, 2, 3, 4, 5, 6, 8, 9, 11, 20), (None, 3)):
             together = np.full((count, outputs), np.nan, np.float32)
@@ -231,9 +285,15 @@ def test_products_of_any_shape_have_the_bits_of_each_row_alone(name):
 
 @pytest.mark.parametrize("largest", [1.0, 0.0, float("inf")])
 def test_the_peak_is_the_first_place_that_torch_finds(largest):
-    """Also if equal peaks are in several blocks, and where zeros have two signs, which are equal."""
+    """Also if equal peaks are in several blocks, and where zeros have two signs, which are
+    equal.
+    """
     numbers = np.full(3 * kernels.BLOCK, -1.0, np.float32)
-    numbers[[2, kernels.BLOCK + 5, 2 * kernels.BLOCK]] = -0.0 if largest == 0 else largest, largest, largest
+    numbers[[2, kernels.BLOCK + 5, 2 * kernels.BLOCK]] = (
+        -0.0 if largest == 0 else largest,
+        largest,
+        largest,
+    )
     found, place = kernels.find_peak(numbers)
     assert (found, place) == (largest, 2)
     assert int(torch.from_numpy(numbers).argmax()) == 2
@@ -250,7 +310,9 @@ def test_an_id_without_an_embedding_is_found(strange):
 
 
 def test_a_position_behind_the_context_is_found():
-    """Neither a prompt nor a step reads rotations beyond the table, or writes slots that there are not."""
+    """Neither a prompt nor a step reads rotations beyond the table, or writes slots that there are
+    not.
+    """
     engine = FastEngine(build("llama"), 40, frozenset(), 8)
     with pytest.raises(IndexError, match="no row in the table of rotations"):
         started(engine, [5] * 60)
@@ -293,7 +355,11 @@ def test_a_cache_that_moves_is_freed_first():
     ("extra", "dtype", "reason"),
     [
         ({"hidden_size": 80, "head_dim": 16}, torch.float32, "80 numbers, not a multiple of 32"),
-        ({"num_attention_heads": 8, "num_key_value_heads": 2}, torch.float32, "a head has 8 numbers"),
+        (
+            {"num_attention_heads": 8, "num_key_value_heads": 2},
+            torch.float32,
+            "a head has 8 numbers",
+        ),
         ({}, torch.float16, "the model is float16"),
         ({"attention_bias": True}, torch.float32, "have a bias"),
     ],
@@ -308,8 +374,14 @@ def test_what_it_cannot_run_torch_computes(extra, dtype, reason, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
-    """As an installation of another user, started without a home: in a process of its own, from files without cache."""
-    shutil.copytree(ROOT / "specbench", tmp_path / "specbench", ignore=shutil.ignore_patterns("__pycache__", "assets"))
+    """As an installation of another user, started without a home: in a process of its own, from
+    files without cache.
+    """
+    shutil.copytree(
+        ROOT / "specbench",
+        tmp_path / "specbench",
+        ignore=shutil.ignore_patterns("__pycache__", "assets"),
+    )
     code = (
         "import torch, transformers\n"
         "from specbench.models.fast.engine import FastEngine\n"
@@ -320,7 +392,8 @@ def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
     # Root writes anywhere, so the folders are ones that nobody can make.
     blocker = "import numba.core.caching as caching\ncaching.CacheImpl._locator_classes = []\n"
     done = subprocess.run(
-        [sys.executable, "-c", blocker + code], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", blocker + code], cwd=tmp_path, capture_output=True, text=True,
+        check=True
     ).stdout  # fmt: skip
     assert done.startswith("operations of torch, since numba has no folder for what it compiles")
     assert str(tmp_path) not in done
@@ -330,7 +403,14 @@ def test_it_is_of_what_numba_compiles_for(monkeypatch):
     """The environment may ask numba for less than the processor has, and for code in Python."""
     code = "from specbench.models.fast.host import vectors; print(vectors.LANES, vectors.PAIRED)"
     asked = {**os.environ, "NUMBA_CPU_NAME": "generic"}
-    done = subprocess.run([sys.executable, "-c", code], env=asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=asked,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split() == ["8", "False"]
     monkeypatch.setattr(kernels, "forward", kernels.forward.py_func)
     assert "numba compiles nothing" in fast_engine(build("llama")).uncompiled

@@ -16,7 +16,9 @@ from specbench.models import compiled_code
 from specbench.models.compiled_code import _CodeFiles, njit
 from specbench.types import InputError
 
-KINDS = pytest.mark.parametrize("kind", [_CodeFiles, pytest.param(IndexDataCacheFile, id="numba's, the wrong variant")])
+KINDS = pytest.mark.parametrize(
+    "kind", [_CodeFiles, pytest.param(IndexDataCacheFile, id="numba's, the wrong variant")]
+)
 
 
 def full(*given):
@@ -24,8 +26,12 @@ def full(*given):
 
 
 @KINDS
-def test_two_processes_that_save_at_once_leave_no_code_under_the_types_of_other_code(kind, tmp_path):
-    """Both have read the index before either writes; the second one writes between the first one's two files."""
+def test_two_processes_that_save_at_once_leave_no_code_under_the_types_of_other_code(
+    kind, tmp_path
+):
+    """Both have read the index before either writes; the second one writes between the first one's
+    two files.
+    """
     one, two = (kind(str(tmp_path), "kernel", 1) for _ in range(2))
     two._load_index = dict
     save = one._save_data
@@ -95,7 +101,9 @@ def test_integers_of_compiled_callers_are_one_type(options, compiled, inner):
 
 @pytest.mark.parametrize("changed", ["inner.py", "imported.py", "parts/imported.py"])
 def test_code_that_was_compiled_before_a_change_is_not_run(changed, inner, tmp_path, monkeypatch):
-    """A change of any module in or below the folder counts, as compiled code includes the functions that it calls."""
+    """A change of any module in or below the folder counts, as compiled code includes the functions
+    that it calls.
+    """
     (tmp_path / "parts").mkdir()
     for imported in ("imported.py", "parts/imported.py"):
         (tmp_path / imported).write_text("FACTOR = 1\n")

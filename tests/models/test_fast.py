@@ -1,4 +1,6 @@
-"""The fast engine gives what the eager one gives: ids, logits, hidden states, cache; and what may be captured is so."""
+"""The fast engine gives what the eager one gives: ids, logits, hidden states, cache; and what may
+be captured is so.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_steps_equal_the_eager_engines(family, buckets):
     needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=5, prompt_topk=5)
     prompt = PROMPTS["past the window"]
     truth = plain_greedy(model, prompt, COUNT)
-    assert_same_rows(*(each.start(prompt, COUNT, Walk(None, 0), needs, Silent()) for each in engines))
+    assert_same_rows(
+        *(each.start(prompt, COUNT, Walk(None, 0), needs, Silent()) for each in engines)
+    )
     rng, done = random.Random(3), 1
     while done < COUNT - 10:
         draft = any_draft(rng, truth[done : done + 6])
@@ -71,7 +75,9 @@ def test_steps_equal_the_eager_engines(family, buckets):
 
 
 def any_draft(rng: random.Random, right: list[int]) -> Draft:
-    """A random tree that holds some of what is right, in random places; every third one with passengers."""
+    """A random tree that holds some of what is right, in random places; every third one with
+    passengers.
+    """
     tokens, parents, line = [], [], ROOT
     for token in right[: rng.randrange(len(right) + 1)]:
         for _ in range(rng.randrange(3)):
@@ -82,7 +88,12 @@ def any_draft(rng: random.Random, right: list[int]) -> Draft:
         line = len(tokens) - 1
     passenger = [rng.random() < 0.2 for _ in tokens] if rng.random() < 0.3 else None
     if rng.random() < 0.3:
-        return Draft(torch.tensor(tokens, dtype=torch.long), torch.tensor(parents, dtype=torch.long), None, passenger)
+        return Draft(
+            torch.tensor(tokens, dtype=torch.long),
+            torch.tensor(parents, dtype=torch.long),
+            None,
+            passenger,
+        )
     return Draft(tokens, parents, None, passenger)
 
 
@@ -91,7 +102,11 @@ def test_rows_are_a_forest(family):
     """A batch of rows commits and shows what the draft does as a tree, and feeds its padding."""
     model = build(family, torch.float64)
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engines = [eager_engine(model), eager_engine(model), *(fast_engine(model, each) for each in BUCKETS.values())]
+    engines = [
+        eager_engine(model),
+        eager_engine(model),
+        *(fast_engine(model, each) for each in BUCKETS.values()),
+    ]
     for number, each in enumerate(engines):
         started(each, [5, 6], Needs(rows=number > 0, node_topk=3, hidden=(1,)))
     done, rng = 1, random.Random(1)
@@ -111,7 +126,9 @@ def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_cached():
     engine = started(fast_engine(model), [5, 6], Needs(rows=True))
     rows = [[7]] * 40 + [truth[1:24]]  # 41 rows of 24
     parents = [ROOT] * 40 + [ROOT, *range(40, 62)]
-    assert [*take_step(engine, Draft([token for row in rows for token in row], parents)).emitted] == truth[1:25]
+    assert [
+        *take_step(engine, Draft([token for row in rows for token in row], parents)).emitted
+    ] == truth[1:25]
     assert engine.fed == 41 * 24 > 256
     assert [*take_step(engine, Draft()).emitted] == truth[25:26]
 
@@ -156,9 +173,22 @@ TIED = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
     ("family", "extra"),
     [
         ("llama", rotated({"rope_type": "linear", "factor": 2.0})),
-        ("llama", rotated({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                           "original_max_position_embeddings": 64})),
-        ("llama", rotated({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})),
+        (
+            "llama",
+            rotated(
+                {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                }
+            ),
+        ),
+        (
+            "llama",
+            rotated({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}),
+        ),
         ("llama", TIED),
         ("qwen2", {"hidden_size": 112, "num_attention_heads": 14}),
         ("phi3", {"hidden_size": 96, "num_key_value_heads": 4, "sliding_window": 2047}),
@@ -167,7 +197,7 @@ TIED = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
         ("mistral", {**WINDOW, "layer_types": ["full_attention", "sliding_attention"]}),
         ("phi3", {**WINDOW, "layer_types": ["full_attention", "sliding_attention"]}),
     ],
-)  # fmt: skip
+)
 def test_a_configuration_means_what_it_means_to_the_library(family, extra, monkeypatch):
     """Scaled rotations, tied embeddings and biases, and windows, which some families ignore."""
     monkeypatch.setitem(SHAPES, "odd", (family, extra))
@@ -176,7 +206,11 @@ def test_a_configuration_means_what_it_means_to_the_library(family, extra, monke
         if name.endswith("bias"):
             torch.nn.init.normal_(weight)
     prompt = [(7 * place) % VOCAB for place in range(150)]
-    for engine in (eager_engine(model), fast_engine(model), fast_engine(model, compiled=False, pack=False)):
+    for engine in (
+        eager_engine(model),
+        fast_engine(model),
+        fast_engine(model, compiled=False, pack=False),
+    ):
         assert_greedy(engine, model, prompt, 12)
 
 
@@ -193,11 +227,15 @@ def test_the_models_own_weights_serve_both_without_a_second_copy():
     check_engine(engine, model)
 
 
-@pytest.mark.skipif(not can_pack(torch.float32, torch.device("cpu")), reason="this torch packs no weights")
+@pytest.mark.skipif(
+    not can_pack(torch.float32, torch.device("cpu")), reason="this torch packs no weights"
+)
 def test_only_short_inputs_take_the_packed_copy(monkeypatch):
     """oneDNN keeps code for each length that it has seen: a case of 1,000 turns took 10 GB."""
     taken = []
-    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda rows, *_: taken.append(len(rows)))
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_linear_pointwise", lambda rows, *_: taken.append(len(rows))
+    )
     linear = Linear([torch.nn.Linear(16, 8)], pack=True)
     for count in range(1, 300):
         linear(torch.ones(count, 16))
@@ -217,9 +255,13 @@ def test_an_engine_of_few_nodes_is_checked_too(nodes):
 
 
 @pytest.mark.parametrize("buckets", BUCKETS)
-@pytest.mark.parametrize("draft", [Draft.chain([9, 9]), Draft([9, 9], [-1, -1])], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    "draft", [Draft.chain([9, 9]), Draft([9, 9], [-1, -1])], ids=["chain", "tree"]
+)
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(buckets, draft, broken):
+def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(
+    buckets, draft, broken
+):
     """Buckets read slots that nobody holds, and NaN stays NaN however it is masked."""
     model = build("llama")
     engine = started(fast_engine(model, BUCKETS[buckets]), [5, 6, 7, 8])
@@ -241,12 +283,16 @@ def test_passengers_of_a_batch_of_rows_are_not_accepted():
 
 @pytest.mark.parametrize(("family", "masked"), [("mistral-window", True), ("llama", False)])
 def test_a_masked_prompt_shares_no_keys(family, masked, monkeypatch):
-    """Flash takes no mask and the memory efficient kernel no shared keys: both at once are left to the plain one."""
+    """Flash takes no mask and the memory efficient kernel no shared keys: both at once are left to
+    the plain one.
+    """
     asked, real = [], functional.scaled_dot_product_attention
 
     def attend(query, keys, values, attn_mask=None, is_causal=False, enable_gqa=False):
         asked.append((attn_mask is not None, enable_gqa, keys.shape[1] == query.shape[1]))
-        return real(query, keys, values, attn_mask=attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
+        return real(
+            query, keys, values, attn_mask=attn_mask, is_causal=is_causal, enable_gqa=enable_gqa
+        )
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
     started(fast_engine(build(family), compiled=False), PROMPTS["past the window"])
@@ -254,11 +300,16 @@ def test_a_masked_prompt_shares_no_keys(family, masked, monkeypatch):
 
 
 class Adapter(torch.nn.Module):
-    """A wrapped projection, as an adapter library makes it: the base's weight is visible, its own is not."""
+    """A wrapped projection, as an adapter library makes it: the base's weight is visible, its own
+    is not.
+    """
 
     def __init__(self, base) -> None:
         super().__init__()
-        self.base, self.added = base, torch.nn.Linear(base.in_features, base.out_features, bias=False)
+        self.base, self.added = (
+            base,
+            torch.nn.Linear(base.in_features, base.out_features, bias=False),
+        )
         self.weight, self.bias = base.weight, base.bias
 
     def forward(self, rows):
@@ -276,11 +327,21 @@ def test_a_model_that_is_not_the_librarys_plain_one_is_left_to_the_eager_engine(
     model = build("llama", torch.bfloat16)
     model.lm_head.float()
     assert "several dtypes" in explain_unfit(model)
-    assert "is not one of" in explain_unfit(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
+    assert "is not one of" in explain_unfit(
+        GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9))
+    )
 
 
-FORBIDDEN = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal",
-             "aten::masked_select", "aten::unique_dim", "aten::_unique2")  # fmt: skip
+FORBIDDEN = (
+    "aten::item",
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::masked_select",
+    "aten::unique_dim",
+    "aten::_unique2",
+)
 
 
 class Tape(TorchDispatchMode):
@@ -315,7 +376,9 @@ def tapes(engine, draft) -> list[object]:
 
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen3"])
 def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
-    """In one bucket different trees at different lengths run the very same operations on the very same shapes."""
+    """In one bucket different trees at different lengths run the very same operations on the very
+    same shapes.
+    """
     model = build(family)
     truth = plain_greedy(model, [5, 6], COUNT)
     engine = fast_engine(model, Buckets((1, 8, 16), (256, 512)))
@@ -335,7 +398,9 @@ def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
 
 @given(drafts_and_picks(), st.integers(0, 5), st.sampled_from([EXACT, GRAPHED]))
 def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
-    """The rule of ``Walk.follow``: ties, repeated siblings, passengers, padding; and the cache moves with it."""
+    """The rule of ``Walk.follow``: ties, repeated siblings, passengers, padding; and the cache
+    moves with it.
+    """
     tokens, parents, passenger, picks = tree
     draft = Draft(tokens, parents, None, passenger)
     layout = lay_out(parents, draft, None)
@@ -346,7 +411,9 @@ def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
     logits[torch.arange(len(picks)), torch.tensor(picks)] = 1
     cache = StaticKV(1, 1, 1, torch.float32, CPU)
     cache.reserve(64)
-    cache._all.copy_(torch.arange(256.0)[: cache.capacity].view(1, 1, 1, -1, 1).expand_as(cache._all))
+    cache._all.copy_(
+        torch.arange(256.0)[: cache.capacity].view(1, 1, 1, -1, 1).expand_as(cache._all)
+    )
     moved = 0 if layout.chain else buckets.moved(layout.depth, width)
     rows, emitted = read_outcome(accept(logits, frame, cache, moved).tolist(), moved, torch.float32)
     path = Walk.follow(tokens, parents, passenger, picks)
@@ -360,7 +427,8 @@ def attention(query, key, value, *rest, out_shape=None, **named) -> int:
     return sdpa_flop_count(query, key, value)
 
 
-ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}  # torch counts the GPUs' only
+# torch counts the GPUs' only
+ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
@@ -378,5 +446,7 @@ def test_operations_of_a_forward_are_the_analytic_count(family):
 
 
 def attention_beyond_what_is_seen(shape: ModelShape, fed: int) -> float:
-    """The analytic count has a row see half of the fed tokens; a masked product computes all of them."""
+    """The analytic count has a row see half of the fed tokens; a masked product computes all of
+    them.
+    """
     return 4.0 * fed * (fed / 2) * shape.layers * shape.heads * shape.head_dim

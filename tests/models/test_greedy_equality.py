@@ -1,4 +1,6 @@
-"""Whatever is drafted, each engine emits the ids of plain decoding: every family, window, drafter."""
+"""Whatever is drafted, each engine emits the ids of plain decoding: every family, window,
+drafter.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def cached(engine) -> int:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("make", [eager_engine, fast_engine, graphed], ids=["eager", "fast", "graphed"])
+@pytest.mark.parametrize(
+    "make", [eager_engine, fast_engine, graphed], ids=["eager", "fast", "graphed"]
+)
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_every_drafter_emits_plain_greedy_ids(family, make, dtype):
     model = build(family, dtype)
@@ -64,24 +68,32 @@ def test_every_drafter_emits_plain_greedy_ids(family, make, dtype):
             assert cached(engine) == len(prompt) + COUNT - 1
 
 
-@pytest.mark.parametrize(("method", "drafts"), [(Scripted, scripts), (ScriptedRows, row_scripts)], ids=["tree", "rows"])
+@pytest.mark.parametrize(
+    ("method", "drafts"), [(Scripted, scripts), (ScriptedRows, row_scripts)], ids=["tree", "rows"]
+)
 def test_eager_attention_agrees_too(method, drafts):
     model = build("mistral-window", attention="eager")
     truth = plain_greedy(model, PROMPTS["short"], COUNT + 8)
     for script in drafts(truth).values():
-        assert decode_one(eager_engine(model), method(script), PROMPTS["short"]).ids == truth[:COUNT]
+        assert (
+            decode_one(eager_engine(model), method(script), PROMPTS["short"]).ids == truth[:COUNT]
+        )
 
 
 @pytest.mark.matrix
 @WAYS
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])
-@pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.0, 20, 0.9)], ids=["T0.8", "T1-k20-p0.9"])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(0.8), Sampling(1.0, 20, 0.9)], ids=["T0.8", "T1-k20-p0.9"]
+)
 def test_sampling_emits_vanillas_ids_for_the_same_seed(make, method, drafts, family, sampling):
     """Whatever is drafted, if nodes are chosen; another seed gives other ids."""
     model, prompt, answers = build(family, torch.float64), PROMPTS["short"], []
     plain, engine, longest = eager_engine(model), make(model), 0
     for seed in range(3):
-        answers.append(decode_script(plain, scripts([])["empty"], prompt, COUNT, sampling, seed).ids)
+        answers.append(
+            decode_script(plain, scripts([])["empty"], prompt, COUNT, sampling, seed).ids
+        )
         for name, script in drafts([*answers[-1], 1, 2, 3, 4]).items():
             out = decode_one(engine, method(script), prompt, COUNT, sampling, seed)
             assert out.ids == answers[-1], (name, seed)
@@ -93,7 +105,9 @@ def test_sampling_emits_vanillas_ids_for_the_same_seed(make, method, drafts, fam
 @WAYS
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 def test_cache_content_after_every_step(make, method, drafts, family):
-    """The cache has exactly the keys and values of the committed tokens, as one clean forward would make them."""
+    """The cache has exactly the keys and values of the committed tokens, as one clean forward would
+    make them.
+    """
     model = build(family, torch.float64)
     engine, clean, prompt = make(model), make(model), PROMPTS["past the window"]
     truth = plain_greedy(model, prompt, COUNT + 8)
@@ -103,12 +117,16 @@ def test_cache_content_after_every_step(make, method, drafts, family):
         step = settle(left, late)
         seen.append(cached(engine))
         clean.gaps([*prompt, *truth][: seen[-1]], [0])
-        for ours, theirs in zip(read_slots(engine, seen[-1]), read_slots(clean, seen[-1]), strict=True):
+        for ours, theirs in zip(
+            read_slots(engine, seen[-1]), read_slots(clean, seen[-1]), strict=True
+        ):
             torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
         return step
 
     engine.settle = checked
-    out = decode_one(engine, method(drafts(truth)["changing" if drafts is row_scripts else "wide"]), prompt, 16)
+    out = decode_one(
+        engine, method(drafts(truth)["changing" if drafts is row_scripts else "wide"]), prompt, 16
+    )
     assert seen == [len(prompt) + sum(out.accept[: step + 1]) for step in range(len(out.accept))]
 
 
@@ -166,7 +184,9 @@ def keeps_the_row_before(engine) -> None:
     ],
 )
 def test_keeping_the_wrong_slots_is_caught(make, method, drafts, wrong):
-    """The wrong variants: leaving accepted nodes where they were drafted, or keeping another row's."""
+    """The wrong variants: leaving accepted nodes where they were drafted, or keeping another
+    row's.
+    """
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engine = make(model)

@@ -1,4 +1,6 @@
-"""The check of the kernels passes right ones and finds wrong ones: in Triton's interpreter, in bfloat16 in torch."""
+"""The check of the kernels passes right ones and finds wrong ones: in Triton's interpreter, in
+bfloat16 in torch.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import torch
 from specbench.models.fast.attention import attend_flex
 
 judge = pytest.importorskip(
-    "specbench.models.fast.kernels.judge", reason="Triton is not installed: pip install '.[triton]'",
-    exc_type=ImportError,
+    "specbench.models.fast.kernels.judge",
+    reason="Triton is not installed: pip install '.[triton]'", exc_type=ImportError,
 )  # fmt: skip
 kernel, small_ops, products = judge.tree_attention, judge.small_ops, judge.products
 CPU = torch.device("cpu")
@@ -47,7 +49,9 @@ def shift_the_length(by):
 
 
 WRONG = pytest.mark.parametrize(
-    "change", [flip_a_bit, shift_the_length(-1), shift_the_length(1)], ids=["bit", "shorter", "longer"]
+    "change",
+    [flip_a_bit, shift_the_length(-1), shift_the_length(1)],
+    ids=["bit", "shorter", "longer"],
 )
 
 
@@ -67,13 +71,17 @@ def test_a_wrong_mask_is_found(dtype, change, monkeypatch):
 
 @DTYPES
 def test_nodes_that_were_fed_before_are_seen(dtype, monkeypatch):
-    """As in a draft model's tree: the last rows are fed. The wrong variant reads the bits of as many slots as rows."""
+    """As in a draft model's tree: the last rows are fed. The wrong variant reads the bits of as
+    many slots as rows.
+    """
     drawn, run = judge.AttentionCase(dtype, 1, 2, 16, 20, (31, 64), columns=70), kernel.launch
     assert judge.find_fault([drawn], CPU) is None
     monkeypatch.setattr(
         kernel,
         "launch",
-        lambda query, keys, values, mask, *rest: run(query, keys, values, replace(mask, columns=None), *rest),
+        lambda query, keys, values, mask, *rest: run(
+            query, keys, values, replace(mask, columns=None), *rest
+        ),
     )
     assert judge.find_fault([drawn], CPU)
 
@@ -123,7 +131,9 @@ def test_a_wrong_small_operation_is_found(wrong, monkeypatch):
     kind = small_ops.FusedOps
     right = getattr(kind, wrong)
     changed = {
-        "add_norm": lambda self, rows, added, norm: right(self, rows, added, judge.Norm(norm.weight, 1e-2)),
+        "add_norm": lambda self, rows, added, norm: right(
+            self, rows, added, judge.Norm(norm.weight, 1e-2)
+        ),
         "gate": lambda self, gate_up: right(self, gate_up.roll(1, 1)),
         "make_rotation": lambda self, positions: right(self, positions.roll(1)),
     }
@@ -134,7 +144,10 @@ def test_a_wrong_small_operation_is_found(wrong, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("count", [1, 16, 17])
 def test_the_products_pass(dtype, count):
-    assert judge.find_fault([judge.ProductsCase(dtype, 2, 2, 16, count, 72, 100, 199, True)], CPU) is None
+    assert (
+        judge.find_fault([judge.ProductsCase(dtype, 2, 2, 16, count, 72, 100, 199, True)], CPU)
+        is None
+    )
 
 
 def without_an_input(self, run, given, after, out, *rest, **named):
@@ -160,7 +173,9 @@ def at_other_positions(self, run, *given, **named):
 
 
 def with_a_row_of_its_memory(self, run, given, after, out, *rest, **named):
-    """The second time a number differs in its last bit, as with counters that are not zero again."""
+    """The second time a number differs in its last bit, as with counters that are not zero
+    again.
+    """
     found = run(self, given, after, out, *rest, **named)
     if self.__dict__.setdefault("called", False):
         found.view(torch.int16)[0, 0] ^= 1
@@ -182,14 +197,17 @@ def in_the_last_block_of_a_head(self, run, given, after, out, *rest, **named):
 
 @pytest.mark.parametrize(
     "wrong",
-    [without_an_input, in_the_next_column, with_other_squares, at_other_positions, with_a_row_of_its_memory,
+    [without_an_input, in_the_next_column, with_other_squares, at_other_positions,
+    with_a_row_of_its_memory,
      without_the_bias, in_the_last_block_of_a_head],
 )  # fmt: skip
 def test_a_wrong_product_is_found(wrong, monkeypatch):
     run = products.ShortLinear._launch
     drawn = judge.ProductsCase(torch.float16, 2, 2, 16, 3, 72, 100, 199, True)
     monkeypatch.setattr(
-        products.ShortLinear, "_launch", lambda self, *given, **named: wrong(self, run, *given, **named)
+        products.ShortLinear,
+        "_launch",
+        lambda self, *given, **named: wrong(self, run, *given, **named),
     )
     assert "ProductsCase(dtype=torch.float16" in judge.find_fault([drawn], CPU)
 
@@ -211,7 +229,11 @@ def test_the_wide_set_has_every_pair_of_values():
 
 def test_the_cases_of_a_model_go_through_the_call_of_its_engine(monkeypatch):
     """With the model's window, the memory of its cache, and the splits that ``attend`` chooses."""
-    few = list(judge.list_few(torch.float32, 1, 2, 16, [None, 8, None], (1, 5), 72, 100, 70, 99, columns=40))
+    few = list(
+        judge.list_few(
+            torch.float32, 1, 2, 16, [None, 8, None], (1, 5), 72, 100, 70, 99, columns=40
+        )
+    )
     assert {each.window for each in few if isinstance(each, judge.AttentionCase)} == {None, 8}
     assert judge.find_fault(few, CPU) is None
     monkeypatch.setattr(kernel, "attend", flip_a_bit(kernel.attend))

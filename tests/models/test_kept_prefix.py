@@ -1,4 +1,6 @@
-"""A prompt that begins as the last request is read from there on, and gives what reading all of it gives."""
+"""A prompt that begins as the last request is read from there on, and gives what reading all of it
+gives.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,23 @@ ENGINES = {
     "eager": eager_engine,
     "fast": fast_engine,
     "torch": lambda model: fast_engine(model, compiled=False),
-    "buckets": lambda model: fast_engine(model, Buckets((1, 2, 4, 8), (64, 128, 256, 512)), compiled=False),
+    "buckets": lambda model: fast_engine(
+        model, Buckets((1, 2, 4, 8), (64, 128, 256, 512)), compiled=False
+    ),
 }
 
 
 def ask(engine, prompt, kept=0, method=None, limit=12):
-    return decode(engine, method or Vanilla(), Request(prompt, limit, None, 0, kept=kept), Clock(CPU))
+    return decode(
+        engine, method or Vanilla(), Request(prompt, limit, None, 0, kept=kept), Clock(CPU)
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_kept_prefix_gives_the_slots_and_ids_of_the_whole_prompt(name, family, monkeypatch):
-    monkeypatch.setattr(tree, "CHUNK", 16)  # several chunks, before and after the place where reading begins
+    # several chunks, before and after the place where reading begins
+    monkeypatch.setattr(tree, "CHUNK", 16)
     model = build(family, torch.float64)
     engine, fresh = ENGINES[name](model), ENGINES[name](model)
     shared = 32  # tokens
@@ -39,7 +46,9 @@ def test_a_kept_prefix_gives_the_slots_and_ids_of_the_whole_prompt(name, family,
     found, right = ask(engine, SECOND, shared), ask(fresh, SECOND)
     assert (found.ids, found.accept) == (right.ids, right.accept)
     assert (found.stats, right.stats) == ({PREFIX: 32.0}, {})
-    for one, other in zip(read_slots(engine, len(SECOND)), read_slots(fresh, len(SECOND)), strict=True):
+    for one, other in zip(
+        read_slots(engine, len(SECOND)), read_slots(fresh, len(SECOND)), strict=True
+    ):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7)
     ask(engine, FIRST)
     ask(engine, SECOND, shared + 2)  # of another request

@@ -1,4 +1,6 @@
-"""The Triton kernels compile for a GPU that is not here, and fit where their launches count on it."""
+"""The Triton kernels compile for a GPU that is not here, and fit where their launches count on
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", exc_type=ImportError, reason="Triton is not installed: pip install '.[triton]'")
+pytest.importorskip(
+    "triton", exc_type=ImportError, reason="Triton is not installed: pip install '.[triton]'"
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
 TOO_WIDE = """
 import sys
 from specbench.models.fast.kernels import tree_attention
-tree_attention.TILES = (tree_attention.Tile(128, 128, 4, 3),)  # its sums alone are 128 registers of each lane
+# The sums of this tile alone are 128 registers of each lane.
+tree_attention.TILES = (tree_attention.Tile(128, 128, 4, 3),)
 from scripts.lab import kernels
 from scripts.lab.__main__ import main
 launch = next(kernels.list_launches(128, "bf16"))
@@ -49,8 +54,14 @@ sys.exit(main(["kernels", "--sizes", "128", "--dtypes", "bf16"]))
 
 def compile_in(*command: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 @pytest.mark.exhaustive
@@ -62,9 +73,12 @@ def test_sixteen_bit_kernels_spill_nothing_and_enough_programs_fit():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("script", [UNALIGNED, HASTY], ids=["copies of less than 16 bytes", "no wait"])
+@pytest.mark.parametrize(
+    "script", [UNALIGNED, HASTY], ids=["copies of less than 16 bytes", "no wait"]
+)
 def test_a_product_that_is_slow_or_hasty_is_found(script, monkeypatch, tmp_path):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # a kept kernel is found by its source, which is the same
+    # a kept kernel is found by its source, which is the same
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     done = compile_in("-c", script)
     assert done.returncode == 1
     assert "does not fit: product, 64 x 128 at 128 in bf16" in done.stderr

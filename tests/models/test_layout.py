@@ -20,7 +20,12 @@ def filled(width, dtype, attend, parents) -> TreeFrame:
     """A frame that has had another draft before."""
     frame = TreeFrame(width, {"full": None, "near": 3}, dtype, torch.device("cpu"), attend)
     layouts = Layouts()
-    frame.fill(5, [6] * (width - 1), 9, layouts.find(range(-1, width - 2), Draft.chain([6] * (width - 1)), False))
+    frame.fill(
+        5,
+        [6] * (width - 1),
+        9,
+        layouts.find(range(-1, width - 2), Draft.chain([6] * (width - 1)), False),
+    )
     draft = Draft([7] * len(parents), parents)
     frame.fill(5, draft.tokens, 9, layouts.find(parents, draft, False), lambda key, call: call())
     return frame
@@ -31,22 +36,29 @@ def trees(draw):
     width = draw(st.sampled_from(WIDTHS))
     count = draw(st.integers(0, width - 1))
     return width, [
-        draw(st.integers(max(-1, node - draw(st.sampled_from([1, 4, 80]))), node - 1)) for node in range(count)
+        draw(st.integers(max(-1, node - draw(st.sampled_from([1, 4, 80]))), node - 1))
+        for node in range(count)
     ]
 
 
-@given(trees(), st.sampled_from([torch.float32, torch.bfloat16]), st.sampled_from([None, attend_flex]))
+@given(
+    trees(), st.sampled_from([torch.float32, torch.bfloat16]), st.sampled_from([None, attend_flex])
+)
 def test_it_fills_a_frame_as_the_host_does(tree, dtype, attend):
     width, parents = tree
     ours, theirs = (
-        filled(width, dtype, attend, given) for given in (torch.tensor(parents, dtype=torch.int64), parents)
+        filled(width, dtype, attend, given)
+        for given in (torch.tensor(parents, dtype=torch.int64), parents)
     )
     assert isinstance(ours.layout, DeviceLayout)
     for name in FILLED:
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
     for kind, bias in theirs.bias.items():
         assert torch.equal(ours.bias[kind], bias), kind
-    assert torch.equal(torch.as_tensor(ours.depths_of(ours.layout)), torch.as_tensor(theirs.depths_of(theirs.layout)))
+    assert torch.equal(
+        torch.as_tensor(ours.depths_of(ours.layout)),
+        torch.as_tensor(theirs.depths_of(theirs.layout)),
+    )
 
 
 @pytest.mark.parametrize("path", [[], [0], [0, 1], [1, 3]])

@@ -1,4 +1,6 @@
-"""Packed rows of several requests in Triton's interpreter: what they see, what is accepted, and where it moves."""
+"""Packed rows of several requests in Triton's interpreter: what they see, what is accepted, and
+where it moves.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ from specbench.models.verify import find_accepted_path
 from specbench.types import Draft, Needs, Step
 
 kernels = pytest.importorskip(
-    "specbench.models.fast.kernels.packed_rows", reason="Triton is not installed: pip install '.[triton]'",
-    exc_type=ImportError,
+    "specbench.models.fast.kernels.packed_rows",
+    reason="Triton is not installed: pip install '.[triton]'", exc_type=ImportError,
 )  # fmt: skip
 from specbench.models.fast.kernels import tree_attention  # noqa: E402
 
@@ -38,24 +40,37 @@ ROOM, NODES = 90, 40
 ERROR = {torch.float32: 2e-6, torch.float16: 2e-3}
 
 
-def places_for(requests: int, groups: int = 1, dtype=torch.float32, windows=(None,)) -> SimpleNamespace:
+def places_for(
+    requests: int, groups: int = 1, dtype=torch.float32, windows=(None,)
+) -> SimpleNamespace:
     """What a frame needs to know of ``RecordedPlaces``."""
-    engine = SimpleNamespace(device=CPU, max_nodes=NODES, dtype=dtype, compact=SimpleNamespace(groups=groups),
-                             windows={str(each): each for each in windows}, attend=tree_attention.attend)  # fmt: skip
+    engine = SimpleNamespace(
+        device=CPU,
+        max_nodes=NODES,
+        dtype=dtype,
+        compact=SimpleNamespace(groups=groups),
+        windows={str(each): each for each in windows},
+        attend=tree_attention.attend,
+    )
     return SimpleNamespace(engine=engine, requests=requests, room=ROOM)
 
 
 @st.composite
 def companies(draw, tokens: int = 3) -> list[Handle]:
-    """Requests in places of their own, in any order, with trees of few tokens, so that paths are accepted."""
+    """Requests in places of their own, in any order, with trees of few tokens, so that paths are
+    accepted.
+    """
     found = []
     for place in draw(st.permutations(range(5)))[: draw(st.integers(1, 5))]:
         count = draw(st.sampled_from([0, 1, 3, 8, 17, NODES]))
         parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
         passenger = draw(
-            st.none() | st.lists(st.sampled_from([False, False, False, True]), min_size=count, max_size=count)
+            st.none()
+            | st.lists(st.sampled_from([False, False, False, True]), min_size=count, max_size=count)
         )
-        handle = Handle(Needs(), SILENT, place=place, length=draw(st.sampled_from([0, 1, 31, 32, 33, 48])))
+        handle = Handle(
+            Needs(), SILENT, place=place, length=draw(st.sampled_from([0, 1, 31, 32, 33, 48]))
+        )
         handle.root = draw(st.integers(0, tokens - 1))
         ids = [draw(st.integers(0, tokens - 1)) for _ in range(count)]
         handle.take(Draft(ids, parents, passenger=passenger), NODES)
@@ -67,7 +82,9 @@ def fill(handles, padding: int, **about) -> tuple[PackedFrame, PackedRows]:
     bounds = [0, *np.cumsum([1 + len(each.draft) for each in handles]).tolist()]
     frame = PackedFrame(bounds[-1] + padding, places_for(5, **about))
     frame.fill(handles)
-    return frame, PackedRows(handles, [each.parents for each in handles], bounds, frame.ids[: bounds[-1]])
+    return frame, PackedRows(
+        handles, [each.parents for each in handles], bounds, frame.ids[: bounds[-1]]
+    )
 
 
 @settings(max_examples=15)
@@ -80,7 +97,9 @@ def test_rows_see_their_ancestors_and_are_at_their_depths(handles, padding, wind
         assert frame.depths[part].tolist() == depths.tolist()
         assert (frame.positions[part] - frame.depths[part] == handle.length).all()
         count = len(depths)
-        bits = np.unpackbits(frame.bits[window][part].numpy().view(np.uint8), axis=1, bitorder="little")
+        bits = np.unpackbits(
+            frame.bits[window][part].numpy().view(np.uint8), axis=1, bitorder="little"
+        )
         near = depths[:, None] - depths[None] < (window or FAR)
         assert (bits[:, :count] == (mark_ancestors(handle.parents) & near)).all()
         assert not bits[:, count:].any()
@@ -96,7 +115,10 @@ def move_by_hand(frame, rows, paths, before, backwards=False):
     slots = before.clone()
     for number, path in enumerate(paths):
         first = rows.bounds[number]
-        moves = [(int(frame.slots[first + 1 + node]), int(frame.slots[first]) + 1 + to) for to, node in enumerate(path)]
+        moves = [
+            (int(frame.slots[first + 1 + node]), int(frame.slots[first]) + 1 + to)
+            for to, node in enumerate(path)
+        ]
         for source, target in moves[::-1] if backwards else moves:
             slots[:, :, target] = slots[:, :, source]
     return slots
@@ -107,7 +129,10 @@ def move_by_hand(frame, rows, paths, before, backwards=False):
 def test_acceptance_is_the_walks(handles, padding, seed):
     frame, rows = fill(handles, padding)
     random = torch.Generator().manual_seed(seed)
-    logits, before = torch.rand(frame.width, 3, generator=random), torch.rand(2, 6, 5 * ROOM + 1, 4, generator=random)
+    logits, before = (
+        torch.rand(frame.width, 3, generator=random),
+        torch.rand(2, 6, 5 * ROOM + 1, 4, generator=random),
+    )
     broken = seed % 4 == 0
     if broken:
         logits[rows.bounds[1] - 1, 1] = float("nan")
@@ -119,7 +144,9 @@ def test_acceptance_is_the_walks(handles, padding, seed):
             assert count < 0
             paths.append([])
             continue
-        path = find_accepted_path(handle.draft.tokens, handle.parents, handle.draft.passenger, picks[first:])
+        path = find_accepted_path(
+            handle.draft.tokens, handle.parents, handle.draft.passenger, picks[first:]
+        )
         paths.append(path)
         assert last == picks[first + (path[-1] + 1 if path else 0)]
         start = 2 * len(frame.spans) + first
@@ -176,20 +203,31 @@ def attend(handles, padding, dtype, groups, window, wrong=None) -> tuple[float, 
     def by_sdpa(number):
         seen = padded.build_mask(window, number).repeat(1, 1, groups, 1)
         kept = [each[:, :, :-1].to(number) for each in both]
-        return PlacesMask(ROOM, padded.places, padded.end, *at, seen).attend(query[: len(rows)].to(number), *kept)
+        return PlacesMask(ROOM, padded.places, padded.end, *at, seen).attend(
+            query[: len(rows)].to(number), *kept
+        )
 
     right = by_sdpa(torch.float64)
     unread = torch.ones(5 * ROOM + 1, dtype=torch.bool)  # slots of no row and no context
     for handle in handles:
-        unread[handle.place * ROOM : handle.place * ROOM + handle.length + 1 + len(handle.draft)] = False
+        unread[
+            handle.place * ROOM : handle.place * ROOM + handle.length + 1 + len(handle.draft)
+        ] = False
     keys, values = both.masked_fill(unread[:, None], float("nan"))
     got = mask.attend(query, keys, values, mask)[: len(rows)]
-    return tuple(float((each.double() - right).norm() / right.norm()) for each in (got, by_sdpa(dtype)))
+    return tuple(
+        float((each.double() - right).norm() / right.norm()) for each in (got, by_sdpa(dtype))
+    )
 
 
 @settings(max_examples=8)
-@given(companies(), st.sampled_from([0, 1, 30]), st.sampled_from(list(ERROR)), st.sampled_from([1, 3]),
-       st.sampled_from([None, None, 4, 40]))  # fmt: skip
+@given(
+    companies(),
+    st.sampled_from([0, 1, 30]),
+    st.sampled_from(list(ERROR)),
+    st.sampled_from([1, 3]),
+    st.sampled_from([None, None, 4, 40]),
+)
 def test_tiles_attend_as_padded_masks_do(handles, padding, dtype, groups, window):
     ours, theirs = attend(handles, padding, dtype, groups, window)
     assert ours < max(ERROR[dtype], 2 * theirs)
@@ -213,7 +251,8 @@ def test_a_tile_of_another_place_is_seen(column):
 
     handles = company(3, 5)
     assert attend(handles, 2, torch.float32, 1, None)[0] < 1e-6
-    assert not attend(handles, 2, torch.float32, 1, None, swap)[0] < 1e-2  # NaN where it reads slots of nobody
+    # NaN where it reads slots of nobody
+    assert not attend(handles, 2, torch.float32, 1, None, swap)[0] < 1e-2
 
 
 class Operations(TorchDispatchMode):
@@ -224,19 +263,27 @@ class Operations(TorchDispatchMode):
         self.seen: list[tuple] = []
 
         def launch(executor, *given, **named):
-            sizes = [tuple(each.shape) if isinstance(each, torch.Tensor) else each for each in given]
+            sizes = [
+                tuple(each.shape) if isinstance(each, torch.Tensor) else each for each in given
+            ]
             self.seen.append((executor.fn.__name__, executor.grid, *sizes, *named.items()))
 
         patch.setattr("triton.runtime.interpreter.GridExecutor.__call__", launch)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        self.seen.append((str(func), *(tuple(each.shape) for each in args if isinstance(each, torch.Tensor))))
+        self.seen.append(
+            (str(func), *(tuple(each.shape) for each in args if isinstance(each, torch.Tensor)))
+        )
         return out
 
 
-def engine_for(model, requests: int = 5, context: int = ROOM, **options) -> tuple[FastEngine, RecordedPlaces]:
-    engine = FastEngine(model, context, frozenset(), NODES, GRAPHED, FastOptions(attention="triton", **options))
+def engine_for(
+    model, requests: int = 5, context: int = ROOM, **options
+) -> tuple[FastEngine, RecordedPlaces]:
+    engine = FastEngine(
+        model, context, frozenset(), NODES, GRAPHED, FastOptions(attention="triton", **options)
+    )
     return engine, RecordedPlaces(engine, requests, ROOM)
 
 
@@ -254,7 +301,13 @@ def test_any_company_takes_the_same_operations():
         found.append((frame.width, operations.seen))
     by_width = dict(found)
     assert all(seen == by_width[width] for width, seen in found)
-    assert len({name for name, *_ in found[0][1]} & {"lay_out_rows", "attend_split", "accept_rows", "move_rows"}) == 4
+    assert (
+        len(
+            {name for name, *_ in found[0][1]}
+            & {"lay_out_rows", "attend_split", "accept_rows", "move_rows"}
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize(("requests", "count"), [(1, 8), (8, 14), (24, 17), (32, 17)])
@@ -276,7 +329,9 @@ def test_the_number_of_recordings_is_that_of_widths(requests, count):
     batch_of(requests)
     assert made[0] is made[1]
     assert (len(made[0].graphs._recorded), len(made[0].acceptances._recorded)) == (count, count)
-    widths = {made[0].find_frame(rows).width for rows in range(1, min(1024, requests * (NODES + 1)) + 1)}
+    widths = {
+        made[0].find_frame(rows).width for rows in range(1, min(1024, requests * (NODES + 1)) + 1)
+    }
     assert widths == set(made[0].acceptances._recorded), "no step records"
     engine.prepared[(1,), False] = None
     batch_of(1)
@@ -297,18 +352,28 @@ class Counted(Playback):
 
 
 def test_a_step_waits_once_and_no_upload_waits():
-    """A tree of the host, one of the device, and a chain of its tokens, on tensors labelled cuda."""
+    """A tree of the host, one of the device, and a chain of its tokens, on tensors labelled
+    cuda.
+    """
     model = copy.deepcopy(build("llama"))
     with FakeCuda() as mode:
         model.to("cuda")
-        engine = FastEngine(model, ROOM, frozenset(), NODES, options=FastOptions(attention="triton"))
+        engine = FastEngine(
+            model, ROOM, frozenset(), NODES, options=FastOptions(attention="triton")
+        )
         batch = engine.batch(3, 60)
         needs = [Needs(), Needs(hidden=(1,), node_topk=3, read_topk=True), Needs()]
-        handles = [batch.open([5 + each, 17, 3], 30, Walk(None, 0), need) for each, need in enumerate(needs)]
+        handles = [
+            batch.open([5 + each, 17, 3], 30, Walk(None, 0), need)
+            for each, need in enumerate(needs)
+        ]
         for handle in handles:
             batch.prefill(handle)
         for _ in range(2):
-            ids, parents = torch.tensor([7, 8, 9], device="cuda"), torch.tensor([-1, -1, 1], device="cuda")
+            ids, parents = (
+                torch.tensor([7, 8, 9], device="cuda"),
+                torch.tensor([-1, -1, 1], device="cuda"),
+            )
             drafts = [Draft([7, 8, 9], [-1, -1, 1]), Draft(ids, parents, depth=2), Draft.chain(ids)]
             mode.blocking.clear()
             before = mode.launched

@@ -1,4 +1,6 @@
-"""Two processes that share a model decode what one does, step by step; they end together, and never wait for nobody."""
+"""Two processes that share a model decode what one does, step by step; they end together, and never
+wait for nobody.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,14 @@ from ranks import (
 )  # fmt: skip
 
 import specbench.models.fast.engine as fast_engine
-from builders.engines import assert_greedy, assert_same_rows, decode_script, draw_rows, scripts, take_step
+from builders.engines import (
+    assert_greedy,
+    assert_same_rows,
+    decode_script,
+    draw_rows,
+    scripts,
+    take_step,
+)
 from builders.models import VOCAB, build, plain_greedy
 from specbench.decode.check import check_engine
 from specbench.decode.sampling import Sampling
@@ -49,8 +58,12 @@ from specbench.types import ROOT, CaseError, Draft, Needs
 COUNT, LONG_S = 20, 60.0  # less than what a rank that waits for a lost one may take by default
 PROMPTS = ([5], [5, 17, 3, 42, 8], list(range(20, 50)))  # the last one leaves the window
 EXHAUSTIVE = pytest.mark.exhaustive
-FAMILIES = [("llama", 2), ("mistral-window", 2), pytest.param("llama-mha", 4, marks=EXHAUSTIVE),
-            *(pytest.param(each, 2, marks=EXHAUSTIVE) for each in ("qwen2", "phi3", "qwen3"))]  # fmt: skip
+FAMILIES = [
+    ("llama", 2),
+    ("mistral-window", 2),
+    pytest.param("llama-mha", 4, marks=EXHAUSTIVE),
+    *(pytest.param(each, 2, marks=EXHAUSTIVE) for each in ("qwen2", "phi3", "qwen3")),
+]
 SAMPLINGS = {"greedy": None, "sampled": Sampling(0.8, 20, 0.9)}
 
 
@@ -68,22 +81,31 @@ def counts(out):
 
 @pytest.mark.parametrize(("family", "ranks"), FAMILIES)
 def test_ranks_decode_as_one(family, ranks):
-    """Every drafter, llama's also sampled; teacher forcing; logits of whole sequences; the check before a run."""
-    prompt, samplings = (PROMPTS[1], SAMPLINGS.values()) if family == "llama" else (PROMPTS[2], [None])
+    """Every drafter, llama's also sampled; teacher forcing; logits of whole sequences; the check
+    before a run.
+    """
+    prompt, samplings = (
+        (PROMPTS[1], SAMPLINGS.values()) if family == "llama" else (PROMPTS[2], [None])
+    )
     model = build(family, torch.float64)
     one, truth = alone(model), plain_greedy(model, prompt, COUNT + 8)
     with team(model, ranks=ranks, check=True) as (engine, whole):
         check_engine(engine, whole)
         for name, script in scripts(truth).items():
             for sampling in samplings:
-                ours, theirs = run(engine, script, prompt, sampling), run(one, script, prompt, sampling)
+                ours, theirs = (
+                    run(engine, script, prompt, sampling),
+                    run(one, script, prompt, sampling),
+                )
                 assert counts(ours) == counts(theirs), (name, sampling)
                 assert sampling or ours.ids == truth[:COUNT]
         assert engine.gaps(prompt, truth[:9]) == one.gaps(prompt, truth[:9])
         ids = torch.randint(0, VOCAB, (300, 20), generator=torch.Generator().manual_seed(0))
         expected = model(ids, use_cache=False, logits_to_keep=1).logits[:, -1]
         torch.testing.assert_close(whole(ids).logits[:, -1], expected, atol=1e-8, rtol=1e-8)
-        assert sum(each.numel() for each in whole.parameters()) == sum(each.numel() for each in model.parameters())
+        assert sum(each.numel() for each in whole.parameters()) == sum(
+            each.numel() for each in model.parameters()
+        )
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["tree", "rows"])
@@ -95,13 +117,16 @@ def test_steps_show_the_same(rows):
     rng, done = random.Random(1), 1
     with team(model, check=True) as (engine, _):
         engines = [alone(model), engine]
-        assert_same_rows(*(each.start(PROMPTS[1], COUNT, Walk(None, 0), needs, Silent()) for each in engines))
+        assert_same_rows(
+            *(each.start(PROMPTS[1], COUNT, Walk(None, 0), needs, Silent()) for each in engines)
+        )
         while done < COUNT - 8:
             draft = draw_rows(rng, truth[done : done + 4])
             steps = [take_step(each, draft) for each in engines]
             assert_same_rows(*steps)
             done += len(steps[0].emitted)
-        with pytest.raises(CaseError, match="expected as many"):  # found before any rank is notified
+        # found before any rank is notified
+        with pytest.raises(CaseError, match="expected as many"):
             engine.forward(Draft([1, 2], [ROOT]))
         assert_greedy(engine, model, PROMPTS[1], COUNT, "chain")
 
@@ -113,17 +138,25 @@ def test_other_types_of_number(dtype):
     with team(model, check=True) as (engine, _):
         for name, script in scripts(plain_greedy(model, PROMPTS[1], COUNT + 8)).items():
             out = run(engine, script)
-            assert max(engine.gaps(PROMPTS[1], out.ids)) < (1e-3 if dtype == torch.float32 else 1.0), name
+            assert max(engine.gaps(PROMPTS[1], out.ids)) < (
+                1e-3 if dtype == torch.float32 else 1.0
+            ), name
 
 
 def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
-    """On padded widths and key lengths, with recordings dropped and made anew when the cache grows."""
+    """On padded widths and key lengths, with recordings dropped and made anew when the cache
+    grows.
+    """
     monkeypatch.setattr(fast_engine, "Graphs", Recorder)
     model = build("llama", torch.float64)
     buckets = Buckets(GRAPHED.widths[:6], GRAPHED.lengths[:2])
     terms = {"buckets": buckets, "follower": Recording, "patience_s": 30.0}
     with team(model, check=True, **terms) as (engine, _):
-        for needs, greedy in ((Needs(), True), (Needs(hidden=(1,)), True), (Needs(hidden=(1,)), False)):
+        for needs, greedy in (
+            (Needs(), True),
+            (Needs(hidden=(1,)), True),
+            (Needs(hidden=(1,)), False),
+        ):
             engine.prepare(needs, greedy)
         recorded = set(engine.graphs._recorded)
         assert {key[0] for key in recorded} == set(buckets.widths)
@@ -180,7 +213,10 @@ def test_a_rank_that_diverges_or_is_lost_ends_the_run_and_is_named(follower, wha
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stuck", marks=pytest.mark.exhaustive)],
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="stuck", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
     model, script = drafting("chain")
@@ -206,7 +242,9 @@ def test_all_ranks_have_the_kernels_or_none_has(kind, follower, note):
     """The check itself is not run here."""
     pytest.importorskip("specbench.models.fast.kernels.small_ops", reason="pip install '.[triton]'")
     model, options = build("llama"), FastOptions(attention="auto")
-    settings = kind(card_of(model), 2, NODES, threads=1, check=True, options=options, follower=follower)
+    settings = kind(
+        card_of(model), 2, NODES, threads=1, check=True, options=options, follower=follower
+    )
     engine, _, found = start(settings)
     try:
         assert (found, engine.attention) == (note, follower.attentions[0])

@@ -1,4 +1,6 @@
-"""A rank's share: the right rows and columns of every weight, from any kind of file, and no more memory than that."""
+"""A rank's share: the right rows and columns of every weight, from any kind of file, and no more
+memory than that.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,11 @@ def test_from_files_as_from_memory(files, tied, tmp_path, monkeypatch):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     if files == "torch":
         model.config.save_pretrained(tmp_path)
-        state = {name: each for name, each in model.state_dict().items() if not (tied and name == "lm_head.weight")}
+        state = {
+            name: each
+            for name, each in model.state_dict().items()
+            if not (tied and name == "lm_head.weight")
+        }
         torch.save(state, tmp_path / "pytorch_model.bin")
     else:
         model.save_pretrained(tmp_path, max_shard_size="5GB" if files == "one" else "100KB")
@@ -86,8 +92,14 @@ def test_from_files_as_from_memory(files, tied, tmp_path, monkeypatch):
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in found)
     assert max(taken) <= max(each.nbytes for each in memory[0].values())
-    layers = sum(each.nbytes for name, each in weights(model).items() if ".layers." in name and "norm" not in name)
-    nbytes = sum(each.nbytes for name, each in memory[1].items() if ".layers." in name and "norm" not in name)
+    layers = sum(
+        each.nbytes
+        for name, each in weights(model).items()
+        if ".layers." in name and "norm" not in name
+    )
+    nbytes = sum(
+        each.nbytes for name, each in memory[1].items() if ".layers." in name and "norm" not in name
+    )
     assert nbytes == layers // 2
 
 
@@ -103,7 +115,10 @@ def test_a_file_without_a_weight_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [({"num_hidden_layers": 1}, r"unused, such as model\.layers\.1\."), ({"vocab_size": 9}, "of shape")],
+    [
+        ({"num_hidden_layers": 1}, r"unused, such as model\.layers\.1\."),
+        ({"vocab_size": 9}, "of shape"),
+    ],
 )
 def test_weights_of_another_model_are_named(change, word, tmp_path):
     """One of fewer layers, or of other sizes, would be cut out of the files without an error."""
@@ -126,8 +141,12 @@ def test_a_message_is_received_as_it_was_sent(lists, count):
     rank_0._hosts = other._hosts = None
     lists = [*lists, list(range(count))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.distributed, "broadcast", lambda each, *_, **__: sent.append(each.clone()))
+        patch.setattr(
+            torch.distributed, "broadcast", lambda each, *_, **__: sent.append(each.clone())
+        )
         rank_0.send(Op.STEP, *lists)
         assert len(sent) == 1 + (2 + len(lists) + sum(map(len, lists)) >= PACKET)
-        patch.setattr(torch.distributed, "broadcast", lambda each, *_, **__: each.copy_(sent.pop(0)))
+        patch.setattr(
+            torch.distributed, "broadcast", lambda each, *_, **__: each.copy_(sent.pop(0))
+        )
         assert other.receive() == (Op.STEP, lists)

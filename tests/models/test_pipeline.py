@@ -1,4 +1,6 @@
-"""Layers on two devices, and a draft model on its own: every tensor is where the operation that takes it is."""
+"""Layers on two devices, and a draft model on its own: every tensor is where the operation that
+takes it is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import torch
 from places import MixedPlaces, Places, place_of, put, spread_layers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from builders.engines import Scripted, assert_same_rows, decode_one, eager_engine, scripts, take_step
+from builders.engines import (
+    Scripted,
+    assert_same_rows,
+    decode_one,
+    eager_engine,
+    scripts,
+    take_step,
+)
 from builders.models import BASE, build, plain_greedy
 from draft_models import MAKE, fitted, noisy
 from methods.speculative_sampling import SpeculativeSampling
@@ -42,7 +51,9 @@ def test_the_fake_refuses_what_a_gpu_refuses():
             lambda: torch.cat([here, there]),
             lambda: here @ torch.ones(3),
             lambda: here[torch.arange(2, device="cpu:1")],
-            lambda: torch.nn.functional.scaled_dot_product_attention(here[None], here[None], there[None]),
+            lambda: torch.nn.functional.scaled_dot_product_attention(
+                here[None], here[None], there[None]
+            ),
             lambda: here.index_copy_(0, torch.arange(3, device="cpu:1"), here),
         ):
             with pytest.raises(MixedPlaces):
@@ -99,7 +110,9 @@ def test_a_step_shows_the_same_hidden_states(rows, monkeypatch):
 def test_a_device_is_brought_masks_and_positions_once_a_forward(monkeypatch):
     torch.manual_seed(0)
     config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": 8})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="sdpa").eval()
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float64, attn_implementation="sdpa"
+    ).eval()
     truth = plain_greedy(model, PROMPT, COUNT + 8)
     with Places() as places:
         engine = eager_engine(spread_layers(model, 2, monkeypatch))
@@ -107,7 +120,8 @@ def test_a_device_is_brought_masks_and_positions_once_a_forward(monkeypatch):
         out = run(engine, Scripted(scripts(truth)["wide"]))
         forwards = len(out.accept) + 1
         assert out.ids == truth[:COUNT]
-        # Once the hidden states, and once mask, position ids, cosine and sine, though six layers lie there.
+        # Once the hidden states, and once mask, position ids, cosine and sine, though six layers
+        # lie there.
         assert places.moved["cpu:0", "cpu:1"] <= 5 * forwards
         assert places.moved["cpu:1", "cpu:0"] == forwards  # the logits
 
@@ -158,9 +172,13 @@ def test_random_weights_too_lie_on_several_devices_from_the_runs_own_on(monkeypa
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (10**9, 10**9))
     placed = []
-    monkeypatch.setattr("accelerate.dispatch_model", lambda model, where, **options: placed.append(where) or model)
+    monkeypatch.setattr(
+        "accelerate.dispatch_model", lambda model, where, **options: placed.append(where) or model
+    )
     config = AutoConfig.for_model("llama", **{**BASE, "num_hidden_layers": 8})
-    card = ModelCard("m", "random", config, None, 512, frozenset(), "float32", choose_device("cuda:1", 2))
+    card = ModelCard(
+        "m", "random", config, None, 512, frozenset(), "float32", choose_device("cuda:1", 2)
+    )
     load_model(card, gpus=2)
     (where,) = placed
     layers = [where[f"model.layers.{number}"] for number in range(8)]
@@ -168,5 +186,7 @@ def test_random_weights_too_lie_on_several_devices_from_the_runs_own_on(monkeypa
     assert 2 < layers.count(1) < 6
     assert set(where.values()) == {1, 2}
     assert where["model.embed_tokens"] == 1
-    with pytest.raises(InputError, match=r"gpus=2 from model\.device=cuda:3 on: this machine has 4 GPUs"):
+    with pytest.raises(
+        InputError, match=r"gpus=2 from model\.device=cuda:3 on: this machine has 4 GPUs"
+    ):
         choose_device("cuda:3", 2)

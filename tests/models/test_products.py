@@ -1,6 +1,8 @@
-"""Our products of few rows in Triton's interpreter against float64, and the engine that decodes with them.
+"""Our products of few rows in Triton's interpreter against float64, and the engine that decodes
+with them.
 
-The interpreter rounds to bfloat16 by cutting bits off, so its errors there are twice those of a GPU.
+The interpreter rounds to bfloat16 by cutting bits off, so its errors there are twice those of a
+GPU.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from specbench.models.fast.operations import Linear, Norm, SmallOps, Unscaled
 
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="pip install '.[triton]'")
 products = pytest.importorskip(
-    "specbench.models.fast.kernels.products", reason="Triton is not installed: pip install '.[triton]'",
-    exc_type=ImportError,
+    "specbench.models.fast.kernels.products",
+    reason="Triton is not installed: pip install '.[triton]'", exc_type=ImportError,
 )  # fmt: skip
 ERROR = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 BLOCKS = {"broad": products.BROAD, "narrow": products.NARROW, "small": products.Block(32, 32, 2)}
@@ -45,7 +47,9 @@ def make(outputs, inputs, dtype, block="small", splits=1, bias=False, padding=0)
     """A product whose weights lie in rows that are ``padding`` numbers longer, which are NaN."""
     stored = torch.full((outputs, inputs + padding), float("nan"))
     stored[:, :inputs] = draw(outputs, inputs) / inputs**0.5
-    layer = SimpleNamespace(weight=stored.to(dtype)[:, :inputs], bias=draw(outputs).to(dtype) if bias else None)
+    layer = SimpleNamespace(
+        weight=stored.to(dtype)[:, :inputs], bias=draw(outputs).to(dtype) if bias else None
+    )
     made = products.ShortLinear([layer], False)
     made.block, made.splits = BLOCKS[block], splits
     return made
@@ -58,7 +62,11 @@ def in_double(product, rows) -> torch.Tensor:
 
 def norm_in_double(rows, norm) -> torch.Tensor:
     rows = rows.double()
-    return rows * torch.rsqrt(rows.square().mean(1, keepdim=True) + norm.epsilon) * norm.weight.double()
+    return (
+        rows
+        * torch.rsqrt(rows.square().mean(1, keepdim=True) + norm.epsilon)
+        * norm.weight.double()
+    )
 
 
 def error(got, want) -> float:
@@ -66,9 +74,13 @@ def error(got, want) -> float:
 
 
 def leave_squares(rows, parts: int) -> torch.Tensor:
-    """The squares as a product with ``parts`` tiles leaves them; rows that were not fed have garbage."""
+    """The squares as a product with ``parts`` tiles leaves them; rows that were not fed have
+    garbage.
+    """
     squares = torch.full((parts, 16), float("nan"))
-    squares[:, : len(rows)] = torch.stack([each.float().square().sum(1) for each in rows.chunk(parts, 1)])
+    squares[:, : len(rows)] = torch.stack(
+        [each.float().square().sum(1) for each in rows.chunk(parts, 1)]
+    )
     return squares
 
 
@@ -90,12 +102,17 @@ def cases(draw_one):
 @settings(max_examples=12)
 @given(cases(), st.booleans())
 def test_what_comes_before_and_after_a_product(case, normed):
-    """Plain, added and gated, after a norm or not; computed twice, since the first leaves the counters at zero."""
+    """Plain, added and gated, after a norm or not; computed twice, since the first leaves the
+    counters at zero.
+    """
     count, dtype = case.pop("count"), case["dtype"]
     product, rows = make(**case), 3 * draw(count, case["inputs"], seed=5).to(dtype)
     norm, fed, truth = Norm(draw(case["inputs"], seed=6).abs().to(dtype), 1e-5), rows, rows.double()
     if normed:
-        fed, truth = Unscaled(rows, leave_squares(rows, min(3, case["inputs"])), norm), norm_in_double(rows, norm)
+        fed, truth = (
+            Unscaled(rows, leave_squares(rows, min(3, case["inputs"])), norm),
+            norm_in_double(rows, norm),
+        )
     want, kept = in_double(product, truth), draw(count, case["outputs"], seed=7).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "DTYPES", tuple(ERROR))
@@ -115,7 +132,8 @@ def test_what_comes_before_and_after_a_product(case, normed):
 def test_a_row_has_the_same_bits_in_any_company(dtype, splits, single, monkeypatch):
     """Of 1 to 16 rows, at any place; with torch's product for 17.
 
-    The interpreter's own product has other bits for another place of a row, by the processor's library.
+    The interpreter's own product has other bits for another place of a row, by the processor's
+    library.
     """
     by_row = SimpleNamespace(**vars(np) | {"matmul": lambda rows, other, dtype: np.stack(
         [np.matmul(row[None], other, dtype=dtype)[0] for row in rows])})  # fmt: skip
@@ -163,7 +181,8 @@ def test_rotation_and_writing(heads, key_heads, size, block, splits, bias, dtype
     assert error(slots[:, at], want_slots[:, at]) < ERROR[dtype]
     assert (slots[:, [0, 4, 5, 6, 8, 10]] == 5).all()
     assert error(product.rotate(fed, ops, places.roll(1), slots, at.roll(1)), want) > 0.1
-    assert error(slots[key_heads:, at], want_slots[key_heads:, at]) > 0.1  # values, which no position rotates
+    # values, which no position rotates
+    assert error(slots[key_heads:, at], want_slots[key_heads:, at]) > 0.1
 
 
 def errors_of(change) -> float:
@@ -181,7 +200,9 @@ WRONG = {
     "one part of a row's squares missing": lambda product, fed: fed.squares[0].zero_(),
     "squares of another row": lambda product, fed: fed.squares.copy_(fed.squares.roll(1, 1)),
     "one weight": lambda product, fed: product.weight[5, 7].add_(1),
-    "the other half of the pairs": lambda product, fed: product.weight.copy_(product.weight.roll(32, 0)),
+    "the other half of the pairs": lambda product, fed: product.weight.copy_(
+        product.weight.roll(32, 0)
+    ),
 }
 
 
@@ -206,7 +227,8 @@ def test_blocks_and_splits():
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen2-mixed", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("llama", "qwen3"))]
+    "family",
+    ["qwen2-mixed", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("llama", "qwen3"))],
 )
 def test_the_engine_emits_plain_greedy_ids(family, single):
     model = build(family)
@@ -220,7 +242,11 @@ def test_the_engine_emits_plain_greedy_ids(family, single):
 def count_launches(engine) -> set[int]:
     """The kinds of product that the engine's weights launch from now on."""
     launched = set[int]()
-    layers = [each for layer in engine.compact.layers for each in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+    layers = [
+        each
+        for layer in engine.compact.layers
+        for each in (layer.qkv, layer.out, layer.gate_up, layer.down)
+    ]
     for each in (*layers, engine.compact.head):
         launch = each._launch
         each._launch = lambda given, after, *others, launch=launch, **named: (

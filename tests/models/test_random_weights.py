@@ -32,6 +32,8 @@ def test_they_are_drawn_on_their_device(device, monkeypatch):
     drawn = draw_weights(card, 0, device)
     assert {parameter.device.type for parameter in drawn.parameters()} == {device}
     asked = []
-    monkeypatch.setattr(load, "draw_weights", lambda card, seed, device, **_: asked.append(device) or drawn)
+    monkeypatch.setattr(
+        load, "draw_weights", lambda card, seed, device, **_: asked.append(device) or drawn
+    )
     assert load.load_model(card) is drawn
     assert asked == [device]

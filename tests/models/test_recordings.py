@@ -9,7 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from builders.engines import COUNT, PROMPTS, assert_greedy, decode_script, scripts, started, take_step
+from builders.engines import (
+    COUNT,
+    PROMPTS,
+    assert_greedy,
+    decode_script,
+    scripts,
+    started,
+    take_step,
+)
 from builders.models import VOCAB, build, plain_greedy
 from playback import Playback, played
 from specbench.decode.check import check_engine
@@ -34,7 +42,9 @@ def engine_for(model, buckets=FEW) -> FastEngine:
 @pytest.mark.parametrize("prepared", [True, False])
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen3"])
 def test_recording_and_replaying_take_the_same_steps(family, prepared):
-    """A graph's outputs are always the same tensors, and its first use, which also records it, moves the cache once."""
+    """A graph's outputs are always the same tensors, and its first use, which also records it,
+    moves the cache once.
+    """
     model = build(family)
     engine = engine_for(model)
     check_engine(engine, model)
@@ -42,7 +52,9 @@ def test_recording_and_replaying_take_the_same_steps(family, prepared):
         engine.prepare(Needs(), True)
         assert len(engine.graphs._recorded) == 8 * 4 - 1  # 96 rows read more than 64 keys
         outputs = [kept for _, kept in engine.graphs._recorded.values()]
-        logits = {each[0].untyped_storage().data_ptr() for each in outputs if isinstance(each, tuple)}
+        logits = {
+            each[0].untyped_storage().data_ptr() for each in outputs if isinstance(each, tuple)
+        }
         assert len(logits) == 1, "one memory for the logits of all widths and lengths"
         engine.prepare(Needs(hidden=(1,)), True)
         engine.prepare(Needs(rows=True), True)
@@ -64,24 +76,32 @@ def test_a_recording_that_runs_its_call_twice_is_caught(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("context", "whole", "forwards"), [(2048, False, 83), (2048, True, 14), (32768, False, 139), (32768, True, 14)]
+    ("context", "whole", "forwards"),
+    [(2048, False, 83), (2048, True, 14), (32768, False, 139), (32768, True, 14)],
 )
 def test_the_number_of_recordings(context, whole, forwards):
-    """Acceptance: for each width and number of rows it may move, and the layout of a tree on the device for each width.
-    Forwards: without lengths of keys one a width.
+    """Acceptance: for each width and number of rows it may move, and the layout of a tree on the
+    device for each width. Forwards: without lengths of keys one a width.
     """
     buckets = Buckets(GRAPHED.widths, GRAPHED.lengths, whole)
     engine = Counted(build("llama"), context, frozenset(), 256, buckets)
     engine.prepare(Needs(), True)
     assert (len(engine.graphs._recorded), len(engine.acceptances._recorded)) == (forwards, 36 + 14)
     engine.prepare(Needs(hidden=(1,)), True)
-    assert (len(engine.graphs._recorded), len(engine.acceptances._recorded)) == (2 * forwards, 36 + 14)
+    assert (len(engine.graphs._recorded), len(engine.acceptances._recorded)) == (
+        2 * forwards,
+        36 + 14,
+    )
     engine.prepare(Needs(hidden=(1,)), False)
     engine.reserve(1024)
-    assert (len(engine.graphs._recorded), len(engine.acceptances._recorded)) == (2 * forwards, 36 + 14)
+    assert (len(engine.graphs._recorded), len(engine.acceptances._recorded)) == (
+        2 * forwards,
+        36 + 14,
+    )
 
 
-SLOT, WEIGHTS = 2 * 2 * 32 * 4096, 13.5e9  # [bytes] of the keys and values of a token, and of the weights: 7B, 16 bits
+# [bytes] of the keys and values of a token, and of the weights: 7B, 16 bits
+SLOT, WEIGHTS = 2 * 2 * 32 * 4096, 13.5e9
 
 
 @pytest.mark.parametrize(
@@ -93,13 +113,20 @@ SLOT, WEIGHTS = 2 * 2 * 32 * 4096, 13.5e9  # [bytes] of the keys and values of a
         ((2048, 4096), 28, 3.9, 6.5),
     ],
 )
-def test_coarser_lengths_of_keys_are_fewer_recordings_and_more_bytes(lengths, forwards, mean, short):
-    """A context of 2,048, by SDPA: keys read in vain [% of a step's bytes], over all contexts and over 100 to 600."""
+def test_coarser_lengths_of_keys_are_fewer_recordings_and_more_bytes(
+    lengths, forwards, mean, short
+):
+    """A context of 2,048, by SDPA: keys read in vain [% of a step's bytes], over all contexts and
+    over 100 to 600.
+    """
     buckets = Buckets(GRAPHED.widths, lengths)
     room = buckets.room(2048 + GRAPHED.widths[-1] + 1)
     assert sum(len(buckets.list_lengths(width, room)) for width in buckets.widths) == forwards
     for share, contexts in ((mean, range(1, 2048)), (short, range(100, 600))):
-        found = [(buckets.length(past + 1, room) - past - 1) * SLOT / (WEIGHTS + past * SLOT) for past in contexts]
+        found = [
+            (buckets.length(past + 1, room) - past - 1) * SLOT / (WEIGHTS + past * SLOT)
+            for past in contexts
+        ]
         assert round(100 * sum(found) / len(found), 1) == share
 
 
@@ -109,7 +136,9 @@ def test_a_context_of_a_round_length_and_a_draft_of_64_nodes_read_little_more(co
 
 
 class Devices:
-    """``torch.cuda`` with two devices, of which a capture takes what is launched on the current one's stream."""
+    """``torch.cuda`` with two devices, of which a capture takes what is launched on the current
+    one's stream.
+    """
 
     def __init__(self, monkeypatch) -> None:
         self.current, self.default, self.made, self.captures = 0, None, [], []
@@ -125,7 +154,9 @@ class Devices:
         self.current = before
 
     def Stream(self, device=None):
-        self.made.append(SimpleNamespace(device=self.current if device is None else device.index, waits=[]))
+        self.made.append(
+            SimpleNamespace(device=self.current if device is None else device.index, waits=[])
+        )
         self.made[-1].wait_stream = self.made[-1].waits.append
         return self.made[-1]
 
@@ -146,7 +177,9 @@ class Devices:
 
 
 def test_each_device_captures_on_its_own_stream(monkeypatch):
-    """A draft model on a second GPU records after the target; the wrong variant takes torch's stream."""
+    """A draft model on a second GPU records after the target; the wrong variant takes torch's
+    stream.
+    """
     devices = Devices(monkeypatch)
     devices.default = devices.Stream(torch.device("cuda", 0))
     engines = [Graphs(torch.device("cuda", index)) for index in (0, 1)]
@@ -169,7 +202,9 @@ class Counted(FastEngine):
         super().__init__(*given)
         played(self)
         for each in (self.graphs, self.acceptances):
-            each.run = lambda key, call, recorded=each._recorded: recorded.setdefault(key, (None, None))
+            each.run = lambda key, call, recorded=each._recorded: recorded.setdefault(
+                key, (None, None)
+            )
         self.frames.find = lambda width, most: SimpleNamespace(
             width=width,
             clear=lambda: None,
@@ -179,7 +214,9 @@ class Counted(FastEngine):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared memory, the wrong variant"])
 def test_hidden_states_of_a_forward_outlast_the_acceptance_that_was_recorded_before_it(shared):
-    """Acceptance of a width is recorded with its first forward and replayed behind those for more keys."""
+    """Acceptance of a width is recorded with its first forward and replayed behind those for more
+    keys.
+    """
     model = build("llama", torch.float64)
     engines = [EagerEngine(model, 512, frozenset(), 64), engine_for(model)]
     if shared:
@@ -214,11 +251,19 @@ def test_acceptance_moves_no_more_rows_than_a_shallow_tree_needs():
 
 def test_what_a_method_asked_for_is_enqueued_before_the_device_is_waited_for(monkeypatch):
     model, order = build("llama"), []
-    for owner, name in ((fast_engine, "find_top"), (fast_engine, "read_outcome"), (eager_engine, "find_top")):
+    for owner, name in (
+        (fast_engine, "find_top"),
+        (fast_engine, "read_outcome"),
+        (eager_engine, "find_top"),
+    ):
         real = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given, name=name, real=real: order.append(name[:4]) or real(*given))
+        monkeypatch.setattr(
+            owner, name, lambda *given, name=name, real=real: order.append(name[:4]) or real(*given)
+        )
     verify = EagerRequest.verify
-    monkeypatch.setattr(EagerRequest, "verify", lambda *given: order.append("read") or verify(*given))
+    monkeypatch.setattr(
+        EagerRequest, "verify", lambda *given: order.append("read") or verify(*given)
+    )
     for engine in (engine_for(model), EagerEngine(model, 512, frozenset(), 64)):
         started(engine, [5, 6], Needs(node_topk=3))
         order.clear()
@@ -248,7 +293,9 @@ def long_prompt(tokens: int) -> list[int]:
 
 @pytest.mark.parametrize("again", ["a context beyond the standing one", "new taps"])
 def test_recording_again_behind_decoded_requests_reads_no_place_of_theirs(again, monkeypatch):
-    """A frame keeps where its last draft lay, which is behind the keys that a shorter recording reads."""
+    """A frame keeps where its last draft lay, which is behind the keys that a shorter recording
+    reads.
+    """
     monkeypatch.setattr(fast_engine, "STANDING", 128)
     model = build("llama")
     engine = engine_for(model)
@@ -262,7 +309,9 @@ def test_recording_again_behind_decoded_requests_reads_no_place_of_theirs(again,
 
 
 class FailingAllocations:
-    """``torch.zeros`` of a device with room for so many bytes in one tensor. failed: how often it had none."""
+    """``torch.zeros`` of a device with room for so many bytes in one tensor. failed: how often it
+    had none.
+    """
 
     def __init__(self, most: int) -> None:
         self.most, self.failed, self._zeros = most, 0, torch.zeros

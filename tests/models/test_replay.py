@@ -17,10 +17,21 @@ from specbench.records.record import VANILLA
 from specbench.trace import kind_of
 from specbench.types import CaseError, Draft, InputError
 
-MINI = ("suite=mini", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
+MINI = (
+    "suite=mini",
+    "suite.limit=1",
+    "decode.max_new_tokens=24",
+    "measure=quick",
+    "measure.warmup=0",
+)
 TINY = "model.tokenizer=bundled:tiny"
 CHAT = [
-    {"messages": [{"role": "user", "content": "Count to five."}, {"role": "assistant", "content": "1 2 3 4 5"}]},
+    {
+        "messages": [
+            {"role": "user", "content": "Count to five."},
+            {"role": "assistant", "content": "1 2 3 4 5"},
+        ]
+    },
     {
         "id": "b",
         "category": "poems",
@@ -42,7 +53,9 @@ def replay(folder, *overrides):
 
 @given(drafts_and_picks())
 def test_the_path_is_the_walkers(drawn):
-    """The walker with the recording's tokens as every row's pick, a token nobody drafts behind its end."""
+    """The walker with the recording's tokens as every row's pick, a token nobody drafts behind its
+    end.
+    """
     tokens, parents, passenger, upcoming = drawn
     rows = [0]
     for parent in parents:
@@ -62,7 +75,9 @@ def ask(script, answer, prompt=(5, 6), limit=None, eos=frozenset(), kind="replay
 
 
 def test_integer_example():
-    """Answer 7 8 9 7 8 9: two of three drafted tokens are right, then none, then the end cuts the draft."""
+    """Answer 7 8 9 7 8 9: two of three drafted tokens are right, then none, then the end cuts the
+    draft.
+    """
     answer = [7, 8, 9, 7, 8, 9]
     script = {1: [8, 9, 1], 4: [3], 5: [9, 9, 9]}
     done = ask(lambda context, emitted, _: Draft.chain(script[emitted]), answer)
@@ -75,7 +90,9 @@ def test_integer_example():
 @pytest.mark.parametrize("kind", ["replay", "timed"])
 def test_ends_at_eos_and_at_the_limit(kind):
     def follow(answer, draft, limit=None, eos=()):
-        return ask(lambda *_: Draft.chain(draft), answer, limit=limit, eos=frozenset(eos), kind=kind)
+        return ask(
+            lambda *_: Draft.chain(draft), answer, limit=limit, eos=frozenset(eos), kind=kind
+        )
 
     ended = follow([7, 8, 2], [8, 2, 9], eos=[2])
     assert (ended.accept, ended.finish) == ([2], "eos")
@@ -92,14 +109,20 @@ def test_own_records_need_no_tokenizer_to_be_named(tmp_path):
     again = replay(tmp_path / "again", f"model.trace={trace}", "method=[pld]")
     assert show(again) == show(live)
     assert not any(record.lossless for record in again.values())
-    twice = replay(tmp_path / "twice", f"model.trace={tmp_path / 'again'}", "method=[pld]")  # a run's folder
+    # a run's folder
+    twice = replay(tmp_path / "twice", f"model.trace={tmp_path / 'again'}", "method=[pld]")
     assert show(twice) == show(again)
-    some = replay(tmp_path / "some", f"model.trace={trace}", "method=[pld]", *MINI[:2], "suite.first=2")
+    some = replay(
+        tmp_path / "some", f"model.trace={trace}", "method=[pld]", *MINI[:2], "suite.first=2"
+    )
     assert len(some) == 4
 
 
 def show(records):
-    return {key: [(t.ids, t.accept, t.fed, t.text) for t in record.turns] for key, record in records.items()}
+    return {
+        key: [(t.ids, t.accept, t.fed, t.text) for t in record.turns]
+        for key, record in records.items()
+    }
 
 
 def test_chat_log(tmp_path):
@@ -127,8 +150,9 @@ def test_chat_log(tmp_path):
         (["model.trace={chat}", "method=[pld]"], ["model.tokenizer", "not set"]),
         (["model.trace={chat}", TINY, "method=[token_recycling]"], ["logits"]),
         (["model.trace={chat}", TINY, "method=[hf_generate]"], ["hf_generate", "replay"]),
-        (["model.trace={chat}", TINY, "method=[pld]", "decode.temperature=1"], ["decode.temperature=1"]),
-        (["model.trace={chat}", TINY, "method=[pld]", "engine=eager"], ["engine=eager", "model.trace"]),
+        (["model.trace={chat}", TINY, "method=[pld]", "decode.temperature=1"],
+        ["decode.temperature=1"]), (["model.trace={chat}", TINY, "method=[pld]", "engine=eager"],
+        ["engine=eager", "model.trace"]),
         (["model.trace={answers}", TINY, "method=[pld]"], ["answer file", "suite=spec_bench"]),
         (["method=[pld]", "suite=trace"], ["model.trace"]),
     ],
@@ -153,7 +177,10 @@ def test_answers_of_vicuna_come_back_token_by_token(data):
     trace = job.source.trace
     assert (trace.turns, len(trace.conversations)) == (560, 480)
     assert trace.exact >= 556
-    counts = {str(answer.question_id): [turn.new_tokens for turn in answer.turns] for answer in read_answers(path)}
+    counts = {
+        str(answer.question_id): [turn.new_tokens for turn in answer.turns]
+        for answer in read_answers(path)
+    }
     for each in trace.conversations:
         for turn, count in zip(each.turns, counts[each.case.id], strict=True):
             assert abs(len(turn.ids) - count) <= 1

@@ -1,4 +1,6 @@
-"""A draft of rows verified as a batch: the same ids, steps and cache as the same draft verified as a tree."""
+"""A draft of rows verified as a batch: the same ids, steps and cache as the same draft verified as
+a tree.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from specbench.models.eager.cache import RowCopies
 from specbench.models.tree import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 
-FAMILIES = ("llama", "mistral-window", "qwen2-mixed", pytest.param("phi3", marks=pytest.mark.exhaustive))
+FAMILIES = (
+    "llama",
+    "mistral-window",
+    "qwen2-mixed",
+    pytest.param("phi3", marks=pytest.mark.exhaustive),
+)
 BATCH, TREE = Needs(rows=True), Needs()
 
 
@@ -77,7 +84,11 @@ def run(engine, script, prompt, needs=BATCH, **options):
 def test_layout_of_an_integer_example():
     batch = RowBatch.of([-1, 0, -1, -1, 3], [1, 2, 1, 1, 2])
     assert (batch.starts, batch.width, len(batch)) == ((0, 2, 3), 2, 3)
-    assert batch.lay_out(torch.tensor([9, 1, 2, 3, 4, 5])).tolist() == [[9, 1, 2], [9, 3, 9], [9, 4, 5]]
+    assert batch.lay_out(torch.tensor([9, 1, 2, 3, 4, 5])).tolist() == [
+        [9, 1, 2],
+        [9, 3, 9],
+        [9, 4, 5],
+    ]
     flat = torch.arange(9).reshape(3, 3, 1)
     assert batch.collect(flat)[:, 0].tolist() == [0, 1, 2, 4, 7, 8]
     assert [batch.row_of(path) for path in ([], [0, 1], [2], [3])] == [0, 0, 1, 2]
@@ -106,12 +117,15 @@ def test_fed_counts_the_whole_batch():
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     out = run(eager_engine(model), scripts(truth)["last_wins"], [5, 6], limit=1 + 7 * 2)
     assert (out.accept, out.fed) == ([7, 7], [3 * 7, 3 * 7])
-    assert run(eager_engine(model), scripts(truth)["last_wins"], [5, 6], TREE, limit=1 + 7 * 2).fed == [13, 13]
+    assert run(
+        eager_engine(model), scripts(truth)["last_wins"], [5, 6], TREE, limit=1 + 7 * 2
+    ).fed == [13, 13]
     assert set(run(eager_engine(model), scripts(truth)["empty"], [5, 6]).fed) == {1}
 
 
 @pytest.mark.parametrize(
-    ("parents", "named"), [([-1, 0, 0], "node 2 hangs from node 0"), ([-1, -1, 0], "node 2 hangs from node 0")]
+    ("parents", "named"),
+    [([-1, 0, 0], "node 2 hangs from node 0"), ([-1, -1, 0], "node 2 hangs from node 0")],
 )
 def test_a_draft_that_is_not_rows_is_refused(parents, named):
     engine = eager_engine(build("llama"))
@@ -136,7 +150,9 @@ def test_a_request_leaves_nothing_in_the_copies():
 def test_copies_that_keep_the_last_request_are_caught(monkeypatch):
     """The wrong variant: rows that still hold another prompt must change the output."""
     monkeypatch.setattr(RowCopies, "truncate", lambda self, length: None)
-    (first, right), (second, wanted) = two_requests(eager_engine(build("llama")), [5, 6, 7], [9, 8, 3])
+    (first, right), (second, wanted) = two_requests(
+        eager_engine(build("llama")), [5, 6, 7], [9, 8, 3]
+    )
     assert first == right
     assert second != wanted
 

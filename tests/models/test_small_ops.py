@@ -1,4 +1,6 @@
-"""Each fused kernel in Triton's interpreter against torch's operations, and the engine that decodes with them."""
+"""Each fused kernel in Triton's interpreter against torch's operations, and the engine that decodes
+with them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import torch
 from specbench.models.fast.operations import Norm, SmallOps
 
 FusedOps = pytest.importorskip(
-    "specbench.models.fast.kernels.small_ops", reason="Triton is not installed: pip install '.[triton]'",
-    exc_type=ImportError,
+    "specbench.models.fast.kernels.small_ops",
+    reason="Triton is not installed: pip install '.[triton]'", exc_type=ImportError,
 ).FusedOps  # fmt: skip
 NEAR = {torch.float32: 1e-6, torch.float16: 2e-3}
 DTYPES = pytest.mark.parametrize("dtype", NEAR, ids=["f32", "f16"])
@@ -29,8 +31,14 @@ def near(got: torch.Tensor, want: torch.Tensor) -> None:
 def test_add_and_norm(dtype):
     torch.manual_seed(1)
     ours, fused = both(dtype=dtype)
-    rows, added, norm = torch.randn(3, 72).to(dtype), torch.randn(3, 72).to(dtype), Norm(torch.rand(72).to(dtype), 1e-5)
-    for got, want in zip(fused.add_norm(rows, added, norm), ours.add_norm(rows, added, norm), strict=True):
+    rows, added, norm = (
+        torch.randn(3, 72).to(dtype),
+        torch.randn(3, 72).to(dtype),
+        Norm(torch.rand(72).to(dtype), 1e-5),
+    )
+    for got, want in zip(
+        fused.add_norm(rows, added, norm), ours.add_norm(rows, added, norm), strict=True
+    ):
         near(got, want)
     wrong = Norm(norm.weight, 1.0)
     assert not torch.allclose(fused.add_norm(rows, added, wrong)[1], norm(rows + added), atol=1e-2)
@@ -50,7 +58,11 @@ def test_gate(dtype):
 def test_rotation_and_writing(dtype, size):
     """Heads beyond one program's, slots in any order; no other slot is written."""
     torch.manual_seed(1)
-    heads, places, at = torch.randn(3, 10, size).to(dtype), torch.tensor([4, 9, 4]), torch.tensor([7, 2, 3])
+    heads, places, at = (
+        torch.randn(3, 10, size).to(dtype),
+        torch.tensor([4, 9, 4]),
+        torch.tensor([7, 2, 3]),
+    )
     found = []
     for ops in both(size, 6, 2, dtype):
         slots = torch.full((4, 11, size), 5.0).to(dtype)

@@ -32,12 +32,16 @@ PROMPT = [5, 17, 3, 42, 8, 11]
 COUNT = 30
 ENGINES = {
     "eager": lambda model: TimedEager(model, 512, frozenset(), 64),
-    "fast": lambda model: TimedFast(model, 512, frozenset(), 64, EXACT, FastOptions(compiled=False)),
+    "fast": lambda model: TimedFast(
+        model, 512, frozenset(), 64, EXACT, FastOptions(compiled=False)
+    ),
     "graphed": lambda model: TimedFast(model, 512, frozenset(), 64, GRAPHED),
 }
 LIVE = {
     "eager": lambda model: EagerEngine(model, 512, frozenset(), 64),
-    "fast": lambda model: FastEngine(model, 512, frozenset(), 64, EXACT, FastOptions(compiled=False)),
+    "fast": lambda model: FastEngine(
+        model, 512, frozenset(), 64, EXACT, FastOptions(compiled=False)
+    ),
 }
 QUICK = ("measure.warmup=1", "measure.control=false")
 METHODS = "method=[pld,sam,cacheback_no_frozen,n_grammys,n_grammys_trie,token_recycling]"
@@ -72,7 +76,9 @@ def follow(engine, method, limit=COUNT):
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", [*scripts([]), "rows"])
 def test_the_cache_holds_the_recorded_tokens(kind, name):
-    """After steps of a random model along an answer it never gave: a fresh read of prompt and answer, slot by slot."""
+    """After steps of a random model along an answer it never gave: a fresh read of prompt and
+    answer, slot by slot.
+    """
     model = build("llama", torch.float64)
     method = Rows(as_rows) if name == "rows" else Scripted(scripts([*make_answer(), 1, 1])[name])
     engine = ENGINES[kind](model)
@@ -94,7 +100,9 @@ def test_the_cache_holds_the_recorded_tokens(kind, name):
 
 
 def computed(engine, part):
-    """Operations of the first step of a second request on a tree of five, in its forward or in its settling."""
+    """Operations of the first step of a second request on a tree of five, in its forward or in its
+    settling.
+    """
     found = {}
     for _ in range(2):
         engine.start(PROMPT, COUNT, Walk(None, 0), Needs(), Silent())
@@ -111,7 +119,9 @@ def computed(engine, part):
 @pytest.mark.parametrize("part", ["forward", "settle"])
 @pytest.mark.parametrize("kind", ["eager", "fast"])
 def test_a_step_computes_what_a_live_step_computes(kind, part):
-    """The very operations on the very shapes; only what the eager engine moves depends on what was accepted."""
+    """The very operations on the very shapes; only what the eager engine moves depends on what was
+    accepted.
+    """
     model = build("llama")
     live, timed = LIVE[kind](model), ENGINES[kind](model)
     timed.load(PROMPT, make_answer())
@@ -145,7 +155,8 @@ def run(folder, *overrides):
 
 def steps(found):
     return {
-        key: [(turn.ids, turn.accept, turn.fed, turn.finish) for turn in record.turns] for key, record in found.items()
+        key: [(turn.ids, turn.accept, turn.fed, turn.finish) for turn in record.turns]
+        for key, record in found.items()
     }
 
 
@@ -164,30 +175,54 @@ def live(tmp_path_factory):
 def test_the_models_own_record_gives_its_own_steps(live, tmp_path, attention):
     trace, found = live
     timed = (f"model.trace={trace}", METHODS, *CONTEXT, *QUICK)
-    again = run(tmp_path / "run", "model=tiny", "engine=timed", f"model.attention={attention}", *timed)
+    again = run(
+        tmp_path / "run", "model=tiny", "engine=timed", f"model.attention={attention}", *timed
+    )
     assert steps(again) == steps(found)
     manifest = read_manifest(tmp_path / "run")
     assert manifest.engine == "timed"
     assert manifest.trace.startswith("records: 4 conversations")
-    assert {name for name, entry in manifest.methods.items() if entry.reads_target} == {"token_recycling"}
+    assert {name for name, entry in manifest.methods.items() if entry.reads_target} == {
+        "token_recycling"
+    }
     assert any("eager forward" in text for text in manifest.warnings) == (attention == "eager")
     assert all(record.lossless is None for record in again.values())
-    assert all(turn.phases_s["forward"] > 0 for record in again.values() for turn in record.turns if turn.accept)
+    assert all(
+        turn.phases_s["forward"] > 0
+        for record in again.values()
+        for turn in record.turns
+        if turn.accept
+    )
 
 
 def test_a_random_model_takes_the_steps_of_a_replay(live, tmp_path):
     trace, _ = live
-    drafters = (f"model.trace={trace}", "method=[pld,sam,cacheback_no_frozen,n_grammys]", CONTEXT[0])
+    drafters = (
+        f"model.trace={trace}",
+        "method=[pld,sam,cacheback_no_frozen,n_grammys]",
+        CONTEXT[0],
+    )
     replayed = run(tmp_path / "replay", "model=replay", *drafters)
     timed = run(tmp_path / "timed", "model=random", "engine=timed", *drafters, *QUICK)
     assert steps(timed) == steps(replayed)
-    assert max(count for record in timed.values() for turn in record.turns for count in turn.accept) > 3
+    assert (
+        max(count for record in timed.values() for turn in record.turns for count in turn.accept)
+        > 3
+    )
 
 
 def test_the_command(live, tmp_path, capsys):
     """``specbench model=random engine=timed model.trace=...``, from the words to the table."""
-    options = [f"model.trace={live[0]}", "method=[pld,token_recycling]", "suite.limit=1", "report.plots=false", *QUICK]
-    run_command.main(["model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"])
+    options = [
+        f"model.trace={live[0]}",
+        "method=[pld,token_recycling]",
+        "suite.limit=1",
+        "report.plots=false",
+        *QUICK,
+    ]
+    run_command.main(
+        ["model=random", "engine=timed", *options, f"hydra.run.dir={tmp_path / 'run'}"]
+    )
     text = capsys.readouterr().out
     assert "time only: accepted lengths replayed" in text
     lines = [line.split() for line in text.splitlines() if line.strip()]
@@ -207,12 +242,14 @@ def test_the_command(live, tmp_path, capsys):
         (["model=replay", "model.trace={trace}"], ["engine=timed", "no model to time"]),
         (["model=random", "model.trace={high}"], ["id 9999", "model.random.config.vocab_size"]),
         (
-            ["model=random", "model.trace={trace}", "model.random.config.max_position_embeddings=64"],
-            ["context is of 64", "longest request"],
+            ["model=random", "model.trace={trace}",
+            "model.random.config.max_position_embeddings=64"], ["context is of 64",
+            "longest request"],
         ),
         (["model=random", "model.trace={trace}", "method=[hf_generate]"], ["method.hf_generate"]),
         (["model=random", "model.trace={trace}", "measure=quick"], ["measure.lossless=true"]),
-        (["model=random", "model.trace={trace}", "model.random.config.vocab_size=500"], ["2048 tokens", "logits 500"]),
+        (["model=random", "model.trace={trace}", "model.random.config.vocab_size=500"],
+        ["2048 tokens", "logits 500"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_timed_says_why(live, tmp_path, overrides, words):
@@ -224,12 +261,18 @@ def test_what_cannot_be_timed_says_why(live, tmp_path, overrides, words):
     (tmp_path / "manifest.json").write_text((trace.parent / "manifest.json").read_text())
     method = [] if any(text.startswith("method") for text in overrides) else ["method=[pld]"]
     with pytest.raises(InputError) as raised:
-        run(tmp_path / "run", "engine=timed", *(text.format(trace=trace, high=high) for text in overrides), *method)
+        run(
+            tmp_path / "run",
+            "engine=timed",
+            *(text.format(trace=trace, high=high) for text in overrides),
+            *method,
+        )
     assert all(word in str(raised.value) for word in words), str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("shape", "billions"), [("random_110m", 0.11), ("random_7b", 6.74), ("random_13b", 13.0), ("random_33b", 32.5)]
+    ("shape", "billions"),
+    [("random_110m", 0.11), ("random_7b", 6.74), ("random_13b", 13.0), ("random_33b", 32.5)],
 )
 def test_shapes_have_the_size_of_their_name(shape, billions, monkeypatch):
     """As written; no weights are made, so any machine has room for them."""
@@ -239,13 +282,17 @@ def test_shapes_have_the_size_of_their_name(shape, billions, monkeypatch):
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    assert sum(each.numel() for each in model.parameters()) / 1e9 == pytest.approx(billions, rel=0.01)
+    assert sum(each.numel() for each in model.parameters()) / 1e9 == pytest.approx(
+        billions, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("curve", [2.5, 1, 4, [0.9, 0.5, 0.5], [1.0, 0.0]])
 def test_drawn_acceptance_has_the_lengths_of_its_curve(kind, curve):
-    """A chain of wrong tokens and one of right ones are accepted alike, and the record's tokens are emitted."""
+    """A chain of wrong tokens and one of right ones are accepted alike, and the record's tokens are
+    emitted.
+    """
     engine = ENGINES[kind](build("llama", torch.float64))
     answer, length = make_answer(300), 3
     found = []
@@ -253,20 +300,28 @@ def test_drawn_acceptance_has_the_lengths_of_its_curve(kind, curve):
         engine.acceptance = SyntheticAcceptance(curve)
         engine.load(PROMPT, answer)
         tokens = answer if right else [1] * len(answer)
-        method = Scripted(lambda context, done, rng, tokens=tokens: Draft.chain(tokens[done : done + length]))
+        method = Scripted(
+            lambda context, done, rng, tokens=tokens: Draft.chain(tokens[done : done + length])
+        )
         out = decode_one(engine, method, PROMPT, len(answer))
         found.append((out.ids, out.accept))
     assert found[0] == found[1]
     ids, accept = found[0]
     assert ids == answer
-    rates = curve if isinstance(curve, list) else [min(1, max(0, curve - 1 - place)) for place in range(length)]
+    rates = (
+        curve
+        if isinstance(curve, list)
+        else [min(1, max(0, curve - 1 - place)) for place in range(length)]
+    )
     for place, rate in enumerate(rates[:length]):
         share = sum(emitted > place + 1 for emitted in accept[:-3]) / len(accept[:-3])
         assert share == pytest.approx(rate, abs=0.14 if 0 < rate < 1 else 0)
 
 
 def test_one_draw_gives_every_rate():
-    """The unconditional rates: the share of 40,000 draws that accept at least so many. A mean length has its mean."""
+    """The unconditional rates: the share of 40,000 draws that accept at least so many. A mean
+    length has its mean.
+    """
     rates = [0.9, 0.6, 0.55, 0.1]
     drawn = SyntheticAcceptance(rates)
     drawn.restart(PROMPT)
@@ -300,10 +355,20 @@ def test_a_curve_that_is_none(curve):
 def test_a_run_whose_acceptance_is_drawn_claims_times_only(tmp_path):
     live, drawn = tmp_path / "live", tmp_path / "drawn"
     run(live, "model=tiny", "method=[]", "suite.limit=1", "measure=quick")
-    given = ["model=tiny", "engine=timed", f"model.trace={live / 'records.jsonl'}", "engine.acceptance=2.5", *QUICK]
-    found = run(drawn, *given, "method=[speculative_sampling]", "method.speculative_sampling.schedule=fixed")
+    given = [
+        "model=tiny",
+        "engine=timed",
+        f"model.trace={live / 'records.jsonl'}",
+        "engine.acceptance=2.5",
+        *QUICK,
+    ]
+    found = run(
+        drawn, *given, "method=[speculative_sampling]", "method.speculative_sampling.schedule=fixed"
+    )
     findings = gather([read_run(drawn)])
-    row = findings.summary.query("category == 'overall' and method == 'speculative_sampling'").iloc[0]
+    row = findings.summary.query("category == 'overall' and method == 'speculative_sampling'").iloc[
+        0
+    ]
     assert row["mat"] == pytest.approx(2.5, abs=0.2)
     assert pd.isna(row["speedup"])
     assert row["time_only_step_ms"] > 0

@@ -18,8 +18,9 @@ from specbench.trace import conversation_ids, read_trace
 from specbench.types import Case, InputError
 
 REWRITES = (
-    "{% for m in messages %}{% if m.role == 'user' %}U:{{ m.content }}\n{% else %}A:"
-    "{{ m.content.split('</think>')[-1] }}</s>\n{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+    "{% for m in messages %}{% if m.role == 'user' %}U:{{ m.content }}\n{% else %}A:{{"
+    " m.content.split('</think>')[-1] }}</s>\n{% endif %}{% endfor %}{% if add_generation_prompt"
+    " %}A:{% endif %}"
 )
 
 
@@ -28,7 +29,10 @@ def tiny():
 
 
 def spoken(answer: str, **more) -> dict:
-    return {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}], **more}
+    return {
+        "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}],
+        **more,
+    }
 
 
 def chat(folder: Path, *lines: dict) -> Path:
@@ -53,7 +57,9 @@ def test_an_answer_that_the_template_rewrites_is_kept_whole():
 
 
 def test_null_ids_are_numbers_and_overall_is_refused(tmp_path):
-    found = read(chat(tmp_path, spoken("a", id=None), spoken("b", id=None, category=None))).conversations
+    found = read(
+        chat(tmp_path, spoken("a", id=None), spoken("b", id=None, category=None))
+    ).conversations
     assert [(each.case.id, each.case.category) for each in found] == [("1", "chat"), ("2", "chat")]
     with pytest.raises(InputError, match="line 1: category 'overall' is the row"):
         read(chat(tmp_path, spoken("a", category="overall")))
@@ -64,7 +70,8 @@ def test_null_ids_are_numbers_and_overall_is_refused(tmp_path):
 def answers(folder: Path, *texts: list[str]) -> Path:
     """An answer file without times, a question a list of turns."""
     return write_json_lines(folder / "answers.jsonl", [
-        {"question_id": number, "category": "qa", "choices": [{"turns": turns, "new_tokens": [3] * len(turns)}]}
+        {"question_id": number, "category": "qa",
+        "choices": [{"turns": turns, "new_tokens": [3] * len(turns)}]}
         for number, turns in enumerate(texts, start=1)
     ])  # fmt: skip
 
@@ -94,19 +101,31 @@ def ids_of(folder: Path, *turns: dict) -> Path:
 
 
 def test_only_the_traces_own_ends_end_its_answers(tmp_path):
-    """Another tokenizer's EOS is an id like any other: added to the ends, it would cut the second answer."""
+    """Another tokenizer's EOS is an id like any other: added to the ends, it would cut the second
+    answer.
+    """
     end = tiny().eos_token_id
     path = ids_of(
         tmp_path,
         {"prompt_ids": [1, 5], "ids": [7, 8, 9], "finish": "eos"},
         {"prompt_ids": [1, 5], "ids": [7, end, 8, 4]},
     )
-    job = job_for("model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]")
+    job = job_for(
+        "model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]"
+    )
     assert job.source.trace.ends == job.source.card.eos == {9}
-    assert [each.turns[0].ids.tolist() for each in job.source.trace.conversations] == [[7, 8, 9], [7, end, 8, 4]]
+    assert [each.turns[0].ids.tolist() for each in job.source.trace.conversations] == [
+        [7, 8, 9],
+        [7, end, 8, 4],
+    ]
     execute(job, tmp_path / "run", lambda *_: None)
-    found = [record.turns[0] for record in read_run(tmp_path / "run").records if record.method == "pld"]
-    assert [(turn.ids, turn.finish) for turn in found] == [([7, 8, 9], "eos"), ([7, end, 8, 4], "length")]
+    found = [
+        record.turns[0] for record in read_run(tmp_path / "run").records if record.method == "pld"
+    ]
+    assert [(turn.ids, turn.finish) for turn in found] == [
+        ([7, 8, 9], "eos"),
+        ([7, end, 8, 4], "length"),
+    ]
 
 
 def test_answers_that_do_not_read_as_recorded_are_reported(tmp_path):
@@ -121,8 +140,13 @@ def test_answers_that_do_not_read_as_recorded_are_reported(tmp_path):
 def test_a_runs_own_ids_may_lie_beyond_its_tokenizer(tmp_path):
     """A random model has more ids than its tokenizer has texts."""
     path = ids_of(tmp_path, {"prompt_ids": [1, 5], "ids": [7, 3000]})
-    (tmp_path / "manifest.json").write_text(json.dumps({"model": {"name": "m", "tokenizer": "bundled:tiny"}}))
-    assert job_for("model=replay", f"model.trace={path}", "method=[pld]").source.card.vocab_size == 3001
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"model": {"name": "m", "tokenizer": "bundled:tiny"}})
+    )
+    assert (
+        job_for("model=replay", f"model.trace={path}", "method=[pld]").source.card.vocab_size
+        == 3001
+    )
 
 
 def test_prompts_without_their_conversation_are_counted(tmp_path):
@@ -139,15 +163,24 @@ def test_prompts_without_their_conversation_are_counted(tmp_path):
 def test_special_tokens_in_texts_are_counted(tmp_path):
     """They become the tokens; the bundled EOS ends the second answer in its middle."""
     trace = read(chat(tmp_path, spoken("end"), spoken("one <|end|> two")))
-    assert "1 answers of the trace contain special tokens" in " ".join(trace_warnings(trace, None, tiny()))
+    assert "1 answers of the trace contain special tokens" in " ".join(
+        trace_warnings(trace, None, tiny())
+    )
     assert tiny().eos_token_id in trace.conversations[1].turns[0].ids[:-1]
 
 
 def test_an_answer_file_says_what_is_answered_twice(tmp_path):
     path = answers(tmp_path, ["a b"])
     path.write_text(path.read_text() + path.read_text().replace("a b", "c d"))
-    questions = write_json_lines(tmp_path / "q.jsonl", [{"question_id": 1, "category": "qa", "turns": ["Why?"]}])
-    options = ("model=replay", "model.tokenizer=bundled:tiny", "suite=spec_bench", f"suite.path={questions}")
+    questions = write_json_lines(
+        tmp_path / "q.jsonl", [{"question_id": 1, "category": "qa", "turns": ["Why?"]}]
+    )
+    options = (
+        "model=replay",
+        "model.tokenizer=bundled:tiny",
+        "suite=spec_bench",
+        f"suite.path={questions}",
+    )
     job = job_for(*options, f"model.trace={path}", "method=[pld]")
     assert [turn.text for each in job.source.trace.conversations for turn in each.turns] == ["c d"]
     assert any("1 questions are answered again" in warning for warning in job.source.suite.warnings)

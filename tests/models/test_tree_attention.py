@@ -1,4 +1,5 @@
-"""The tree-attention kernel in Triton's interpreter, against float64 and SDPA; and the engine that decodes with it.
+"""The tree-attention kernel in Triton's interpreter, against float64 and SDPA; and the engine that
+decodes with it.
 
 bfloat16 is wrong in the interpreter (3.6 to 3.9 of Triton); ``scripts/lab/kernels.py`` compiles it.
 """
@@ -26,8 +27,8 @@ from specbench.models.fast.masks import TreeMask, pack_bits
 from specbench.types import InputError
 
 kernel = pytest.importorskip(
-    "specbench.models.fast.kernels.tree_attention", reason="Triton is not installed: pip install '.[triton]'",
-    exc_type=ImportError,
+    "specbench.models.fast.kernels.tree_attention",
+    reason="Triton is not installed: pip install '.[triton]'", exc_type=ImportError,
 )  # fmt: skip
 SMALL = kernel.Tile(16, 16, 4, 1)  # blocks of few keys: more edges in less time
 ERROR = {torch.float32: 2e-6, torch.float16: 2e-3}
@@ -35,9 +36,13 @@ CPU = torch.device("cpu")
 
 
 class Trees:
-    """Random rows of B requests over a cache, and what they see. parents: of each request's rows, a root's its own."""
+    """Random rows of B requests over a cache, and what they see. parents: of each request's rows, a
+    root's its own.
+    """
 
-    def __init__(self, parents, pasts, heads=4, key_heads=2, size=16, window=None, dtype=torch.float32) -> None:
+    def __init__(
+        self, parents, pasts, heads=4, key_heads=2, size=16, window=None, dtype=torch.float32
+    ) -> None:
         batches, width = len(parents), len(parents[0])
         self.parents, self.pasts, self.window, self.dtype = parents, pasts, window, dtype
         slots = max(pasts) + width + 5
@@ -71,7 +76,9 @@ class Trees:
             rows = self.query.unflatten(0, (-1, width))[batch].transpose(0, 1).to(dtype)
             cached = [each[batch, :, : past + width].to(dtype) for each in (self.keys, self.values)]
             seen = torch.cat([near, torch.from_numpy(self.seen[batch])], 1)
-            mixed = scaled_dot_product_attention(rows[None], *(each[None] for each in cached), seen, enable_gqa=True)
+            mixed = scaled_dot_product_attention(
+                rows[None], *(each[None] for each in cached), seen, enable_gqa=True
+            )
             found.append(mixed[0].transpose(0, 1))
         return torch.cat(found)
 
@@ -85,8 +92,12 @@ def trees(draw, most=40) -> Trees:
     """Lengths at the edges of blocks, widths at those of words and tiles."""
     batches = draw(st.sampled_from([1, 1, 2]))
     width = draw(st.sampled_from([1, 2, 7, 16, 17, 31, 32, 33, most]))
-    parents = [[0, *(draw(st.integers(0, row - 1)) for row in range(1, width))] for _ in range(batches)]
-    pasts = [draw(st.sampled_from([0, 1, 15, 16, 17, 31, 32, 33, 47, 64, 65])) for _ in range(batches)]
+    parents = [
+        [0, *(draw(st.integers(0, row - 1)) for row in range(1, width))] for _ in range(batches)
+    ]
+    pasts = [
+        draw(st.sampled_from([0, 1, 15, 16, 17, 31, 32, 33, 47, 64, 65])) for _ in range(batches)
+    ]
     key_heads, groups = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (1, 4)]))
     size = draw(st.sampled_from([16, 64, 80, 96, 128]))
     window = draw(st.sampled_from([None, None, 1, 4, 16, 40]))
@@ -96,7 +107,11 @@ def trees(draw, most=40) -> Trees:
 
 @pytest.mark.parametrize("most", [40, pytest.param(100, marks=pytest.mark.exhaustive)])
 @settings(max_examples=15)
-@given(st.data(), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, kernel.SINGLE, *kernel.TILES]))
+@given(
+    st.data(),
+    st.sampled_from([1, 2, 4, 16]),
+    st.sampled_from([SMALL, kernel.SINGLE, *kernel.TILES]),
+)
 def test_the_kernel_is_sdpa(most, data, splits, tile):
     drawn = data.draw(trees(most))
     got = kernel.launch(drawn.query, drawn.keys, drawn.values, drawn.mask(), tile, splits)
@@ -117,12 +132,17 @@ def test_flex_attention_is_sdpa(window):
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_is_compiled_once_for_all_lengths():
-    """A counter that stays at one is no proof: what torch has forgotten is compiled again, and counted."""
+    """A counter that stays at one is no proof: what torch has forgotten is compiled again, and
+    counted.
+    """
     counter, drawn = CompileCounter(), Trees([CHAIN_AND_FORK], [33])
     compiled = torch.compile(attention._attend_flex, dynamic=False, backend=counter)
     for past, anew, count in ((33, False, 1), (12, False, 1), (12, True, 2)):
         drawn.pasts = [past]
-        mask, given = drawn.mask(), (drawn.query, drawn.keys.nan_to_num(), drawn.values.nan_to_num())
+        mask, given = (
+            drawn.mask(),
+            (drawn.query, drawn.keys.nan_to_num(), drawn.values.nan_to_num()),
+        )
         if anew:
             torch._dynamo.reset()
         got = compiled(*given, mask.cached, mask.depths, mask.bits, None, None)
@@ -136,7 +156,11 @@ def right_and_wrong(past: int = 64) -> tuple[Trees, TreeMask]:
 
 
 def error_of(drawn: Trees, mask: TreeMask) -> float:
-    return drawn.error(kernel.launch(drawn.query, drawn.keys.nan_to_num(), drawn.values.nan_to_num(), mask, SMALL, 4))
+    return drawn.error(
+        kernel.launch(
+            drawn.query, drawn.keys.nan_to_num(), drawn.values.nan_to_num(), mask, SMALL, 4
+        )
+    )
 
 
 def test_one_ancestor_bit_is_seen():
@@ -170,8 +194,17 @@ def test_a_row_that_sees_no_key_of_a_split_takes_nothing_from_it():
 
 
 def test_tiles_and_splits():
-    """On 132 multiprocessors all programs of a launch run at once; where keys are few, there are few."""
-    assert [kernel.choose_tile(rows, False).rows for rows in (1, 16, 17, 64, 65, 384)] == [16, 16, 32, 64, 64, 64]
+    """On 132 multiprocessors all programs of a launch run at once; where keys are few, there are
+    few.
+    """
+    assert [kernel.choose_tile(rows, False).rows for rows in (1, 16, 17, 64, 65, 384)] == [
+        16,
+        16,
+        32,
+        64,
+        64,
+        64,
+    ]
     assert kernel.choose_tile(64, True) == kernel.SINGLE
     assert kernel.choose_splits(32, 2048, 64, 132) == 8
     assert kernel.choose_splits(8, 2048, 64, 132) == 32
@@ -206,7 +239,9 @@ def test_what_cannot_run_is_refused_in_a_line(way, device, dtype, found, message
 @pytest.mark.parametrize("buckets", [EXACT, GRAPHED], ids=["exact", "graphed"])
 @pytest.mark.matrix
 def test_the_engine_emits_plain_greedy_ids(way, family, buckets):
-    """Trees, chains and rows of one token, windows and grouped heads, in exact and in padded widths."""
+    """Trees, chains and rows of one token, windows and grouped heads, in exact and in padded
+    widths.
+    """
     model = build(family)
     engine = FastEngine(model, 512, frozenset(), 8, buckets, options=FastOptions(attention=way))
     assert engine.buckets.whole  # no recording is of a length of keys

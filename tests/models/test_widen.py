@@ -15,21 +15,26 @@ from specbench.models.widen import FAMILIES, Widening
 from specbench.types import InputError
 
 NARROW = {
-    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    "rms_norm_eps": 0.1,
+    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 0.1,
 }  # fmt: skip
 SIZES = [
     {"hidden": 128, "intermediate": 200, "layers": 5, "heads": 16, "kv_heads": 8},
-    {"hidden": 96, "heads": 8, "kv_heads": 8, "layers": 4},  # a key head of the model is copied: groups of one
+    # a key head of the model is copied: groups of one
+    {"hidden": 96, "heads": 8, "kv_heads": 8, "layers": 4},
     {"hidden": 256, "heads": 16, "kv_heads": 4, "head": 32, "vocab": 500},
     {"head": 64},
     {"layers": 6},
 ]
 
 
-def widen(family: str, sizes: dict[str, Any], kind: type[Widening] = Widening) -> tuple[torch.Tensor, torch.Tensor]:
-    """(2, 40, V) logits of a model with random weights, and of the widened one for the same tokens."""
+def widen(
+    family: str, sizes: dict[str, Any], kind: type[Widening] = Widening
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(2, 40, V) logits of a model with random weights, and of the widened one for the same
+    tokens.
+    """
     torch.manual_seed(0)
     config = CONFIG_MAPPING[family](**NARROW)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -78,7 +83,9 @@ class WholeEpsilon(Widening):
 class PlainNorms(Widening):
     """Leaves the weights of norms."""
 
-    def _place(self, name: str, weight: torch.Tensor, drawn: torch.Tensor, normed: bool) -> torch.Tensor:
+    def _place(
+        self, name: str, weight: torch.Tensor, drawn: torch.Tensor, normed: bool
+    ) -> torch.Tensor:
         if "layernorm" in name:
             weight = weight * (self.wide.hidden / self.narrow.hidden) ** 0.5
         return super()._place(name, weight, drawn, normed)
@@ -102,7 +109,9 @@ class FirstPairs(Widening):
 class KeptScores(Widening):
     """Leaves the scale of scores that a larger head changes."""
 
-    def _place(self, name: str, weight: torch.Tensor, drawn: torch.Tensor, normed: bool) -> torch.Tensor:
+    def _place(
+        self, name: str, weight: torch.Tensor, drawn: torch.Tensor, normed: bool
+    ) -> torch.Tensor:
         if "q_proj" in name:
             weight = weight / (self.wide.head / self.narrow.head) ** 0.5
         return super()._place(name, weight, drawn, normed)
@@ -117,15 +126,26 @@ def test_wrong_rule_shows(wrong: type[Widening]) -> None:
 HEADS = "method=[eagle,eagle3,p_eagle,mtp,dflash,medusa,pard,speculative_sampling]"
 WIDE = [
     "model.widen={hidden: 512, intermediate: 1408, layers: 8, heads: 16, kv_heads: 8}",
-    "model.widen={hidden: 384, vocab: 3000, head: 64, kv_heads: 8, draft: {hidden: 256, layers: 3, kv_heads: 4}}",
+    (
+        "model.widen={hidden: 384, vocab: 3000, head: 64, kv_heads: 8, draft: {hidden: 256, layers:"
+        " 3, kv_heads: 4}}"
+    ),
 ]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("sizes", "engine"), [(WIDE[0], "fast"), (WIDE[1], "eager")])
 def test_same_steps(tmp_path: Any, sizes: str, engine: str) -> None:
-    """Ids and accepted lengths of every method are those with the trained model and its trained heads."""
-    settings = [HEADS, f"engine={engine}", "suite.first=2", "measure=quick", "decode.max_new_tokens=24"]
+    """Ids and accepted lengths of every method are those with the trained model and its trained
+    heads.
+    """
+    settings = [
+        HEADS,
+        f"engine={engine}",
+        "suite.first=2",
+        "measure=quick",
+        "decode.max_new_tokens=24",
+    ]
     narrow = by_case(execute_job(tmp_path / "narrow", *settings))
     wide = by_case(execute_job(tmp_path / "wide", *settings, sizes))
     assert narrow.keys() == wide.keys()

@@ -1,4 +1,6 @@
-"""Analytic profiles: bytes and operations of a forward, and the profiles of pairs of GPU and model."""
+"""Analytic profiles: bytes and operations of a forward, and the profiles of pairs of GPU and
+model.
+"""
 
 from pathlib import Path
 
@@ -7,7 +9,14 @@ import pytest
 
 from specbench.input import InputError
 from specbench.profile import ModelShape, find_pair, open_profile, read_profile
-from specbench.profile.analytic import GPUS, MODELS, analytic_profile, error_of, gpus_needed, shape_of
+from specbench.profile.analytic import (
+    GPUS,
+    MODELS,
+    analytic_profile,
+    error_of,
+    gpus_needed,
+    shape_of,
+)
 from specbench.profile.profile import ANALYTIC
 
 LLAMA_7B = ModelShape(6_607_343_616, 4096, 11008, 32000, 32, 32, 32, 128, 2)
@@ -44,10 +53,13 @@ def test_shapes_have_their_parameters_and_every_pair_fits_on_the_fewest_gpus():
     """Of the model cards; Qwen's 32,763,876,352 have biases too."""
     sizes = {model: shape_of(model)[2] for model in MODELS}
     assert sizes == pytest.approx(
-        {"1b": 1_235_814_400, "8b": 8_030_261_248, "32b": 32_763_876_352, "70b": 70_553_706_496}, rel=2e-5
+        {"1b": 1_235_814_400, "8b": 8_030_261_248, "32b": 32_763_876_352, "70b": 70_553_706_496},
+        rel=2e-5,
     )
     needed = {(gpu, model): gpus_needed(gpu, model) for gpu in GPUS for model in MODELS}
-    assert {pair for pair, count in needed.items() if count == 8} == {(gpu, "70b") for gpu in ("rtx4090", "a10", "l4")}
+    assert {pair for pair, count in needed.items() if count == 8} == {
+        (gpu, "70b") for gpu in ("rtx4090", "a10", "l4")
+    }
     assert (needed["h100", "70b"], needed["h200", "70b"], needed["a100", "32b"]) == (4, 2, 1)
     with pytest.raises(InputError, match="expected at least 4"):
         find_pair("h100x2-70b")
@@ -61,11 +73,15 @@ def test_the_published_fit_is_within_a_tenth():
     (path,) = PUBLISHED.glob("h100*.json")
     assert open_profile(path.stem) == open_profile(path) == read_profile(path)
     assert open_profile("h100-8b") == find_pair("h100-8b")
-    with pytest.raises(InputError, match=r"h100-9b: no such file; expected .* or a pair such as h100-8b"):
+    with pytest.raises(
+        InputError, match=r"h100-9b: no such file; expected .* or a pair such as h100-8b"
+    ):
         open_profile("h100-9b")
 
 
-def test_a_published_name_is_the_nearest_folders_whatever_else_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_published_name_is_the_nearest_folders_whatever_else_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = next(PUBLISHED.glob("*.json"))
     near = tmp_path / "results" / "profiles" / "published" / path.name
     near.parent.mkdir(parents=True)
@@ -81,7 +97,11 @@ def test_a_published_name_is_the_nearest_folders_whatever_else_has_it(tmp_path: 
     assert own is not None
     assert own.kind == ANALYTIC
     assert "analytic" in own.label
-    errors = [error_of(own, known, fed, context) for fed in (1, 8, 64, 256) for context in (0, 4000, 32000)]
+    errors = [
+        error_of(own, known, fed, context)
+        for fed in (1, 8, 64, 256)
+        for context in (0, 4000, 32000)
+    ]
     assert max(map(abs, errors)) < 0.1
     assert abs(error_of(analytic_profile("a100", "8b"), known, 1, 0)) > 0.3
 

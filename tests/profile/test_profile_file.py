@@ -26,10 +26,17 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "profiles" / "publ
 def test_a_measured_profile_comes_back_as_it_was(tmp_path):
     rows = RowGrid((1, 2), (0, 3), (25,), np.array([[[1.0, 1.5], [np.nan, 2.0]]]))
     shape = ModelShape(100, 8, 16, 50, 2, 2, 1, 4, 2)
-    whole = replace(MEASURED, rows=rows, shape=shape, buckets=(1, 8), versions={"torch": "2"}, parameters=7)
+    whole = replace(
+        MEASURED, rows=rows, shape=shape, buckets=(1, 8), versions={"torch": "2"}, parameters=7
+    )
     back = read_profile(write_profile(whole, tmp_path))
     assert back.label == whole.label
-    assert (back.shape, back.ceilings, back.buckets, back.parameters) == (shape, whole.ceilings, (1, 8), 7)
+    assert (back.shape, back.ceilings, back.buckets, back.parameters) == (
+        shape,
+        whole.ceilings,
+        (1, 8),
+        7,
+    )
     assert np.array_equal(back.surface.ms, whole.surface.ms)
     assert np.array_equal(back.rows.ms, rows.ms, equal_nan=True)
     assert back.control == whole.control
@@ -37,34 +44,61 @@ def test_a_measured_profile_comes_back_as_it_was(tmp_path):
 
 
 def test_names_widths_and_the_published_fit():
-    assert replace(MEASURED, device="AMD EPYC (x), 2 threads").name == "amd-epyc-x-2-threads-tiny-eager-float32"
+    assert (
+        replace(MEASURED, device="AMD EPYC (x), 2 threads").name
+        == "amd-epyc-x-2-threads-tiny-eager-float32"
+    )
     (path,) = PUBLISHED.glob("h100*.json")
     fit = read_profile(path)
     assert fit.kind == "published"
     assert "SpecDecode-Bench" in fit.source
     assert fit.step_ms([1], [500])[0] == pytest.approx(5.886 + 0.021 + 0.0195 + 1.207, abs=2e-3)
     wide = replace(FIT, buckets=(1, 8, 16))
-    assert wide.forward_ms([1, 2, 9, 40], [0] * 4).tolist() == FIT.forward_ms([1, 8, 16, 40], [0] * 4).tolist()
+    assert (
+        wide.forward_ms([1, 2, 9, 40], [0] * 4).tolist()
+        == FIT.forward_ms([1, 8, 16, 40], [0] * 4).tolist()
+    )
 
 
 def grid(**changes):
     """A grid of one point, with some entries changed."""
-    return {"grid": {"fed": [1], "contexts": [1], "ms": [[1]], "host_ms": [[0]], "spread": [[0]], **changes}}
+    return {
+        "grid": {
+            "fed": [1],
+            "contexts": [1],
+            "ms": [[1]],
+            "host_ms": [[0]],
+            "spread": [[0]],
+            **changes,
+        }
+    }
 
 
 WRONG = [
     ({"schema": 2}, "schema is 2, which should be 1"),
     ({"kind": "published"}, "source is empty"),
     ({"grid": None}, "neither of grid and fit"),
-    ({"fit": {"base_ms": 1, "per_fed_us": 0, "per_context_us": 0, "host_ms": 0}}, "both or neither"),
+    (
+        {"fit": {"base_ms": 1, "per_fed_us": 0, "per_context_us": 0, "host_ms": 0}},
+        "both or neither",
+    ),
     (grid(fed=[2, 4]), "grid.fed is [2, 4], which should have 1 as the first number"),
     (grid(fed=[1, 1]), "ascending numbers"),
     (grid(fed=[1, 4]), "grid.ms is [[1]], which should have 1 x 2 numbers: contexts, fed"),
     (grid(ms=[[0]]), "grid.ms.0.0 is 0"),
     (grid(ms=[[10**400]]), "grid.ms.0.0 is 1000"),
-    ({"ceilings": {"read_gb_s": 1, "copy_gb_s": 1, "matmul_gflop_s": 1, "speed": 1}}, "ceilings.speed is 1"),
-    ({"rows": {"k": [1], "w": [1], "contexts": [25], "ms": [[[1.0]]]}}, "rows.w is [1], which should have 0 as"),
-    ({"rows": {"k": [1], "w": [0], "contexts": [25], "ms": [[[None]]]}}, "a time of the single token"),
+    (
+        {"ceilings": {"read_gb_s": 1, "copy_gb_s": 1, "matmul_gflop_s": 1, "speed": 1}},
+        "ceilings.speed is 1",
+    ),
+    (
+        {"rows": {"k": [1], "w": [1], "contexts": [25], "ms": [[[1.0]]]}},
+        "rows.w is [1], which should have 0 as",
+    ),
+    (
+        {"rows": {"k": [1], "w": [0], "contexts": [25], "ms": [[[None]]]}},
+        "a time of the single token",
+    ),
     ({"control": [1.0, 0]}, "control.1 is 0"),
     ({"buckets": [8, 4]}, "buckets is [8, 4], which should have ascending numbers"),
 ]
@@ -87,9 +121,13 @@ def test_no_file_and_no_json_are_named(tmp_path):
             read_profile(tmp_path / "half.json")
 
 
-def test_the_newest_profile_of_the_very_same_thing_is_found_and_a_broken_one_passed_over(tmp_path, caplog):
+def test_the_newest_profile_of_the_very_same_thing_is_found_and_a_broken_one_passed_over(
+    tmp_path, caplog
+):
     own = ("a processor, 1 thread", "tiny", "eager", "float32", 1_000_000)
-    for number, changes in enumerate(({"date": "2026-01-02"}, {"date": "2026-03-04"}, {"dtype": "bfloat16"})):
+    for number, changes in enumerate(
+        ({"date": "2026-01-02"}, {"date": "2026-03-04"}, {"dtype": "bfloat16"})
+    ):
         profile = replace(MEASURED, **{"device": own[0], "parameters": own[4], **changes})
         write_profile(profile, tmp_path / str(number))
     (tmp_path / "0" / "broken.json").write_text("[]")
@@ -102,7 +140,12 @@ def test_the_newest_profile_of_the_very_same_thing_is_found_and_a_broken_one_pas
 
 @pytest.mark.parametrize(
     ("device", "name"),
-    [("cpu", "a chip, 2 threads"), ("cuda", "GPU 0"), ("cuda:1", "GPU 1"), ("mps", "a chip, 2 threads")],
+    [
+        ("cpu", "a chip, 2 threads"),
+        ("cuda", "GPU 0"),
+        ("cuda:1", "GPU 1"),
+        ("mps", "a chip, 2 threads"),
+    ],
 )
 def test_a_device_is_called_as_the_machine_calls_it(device, name):
     machine = {"cpu": "a chip", "threads": 2, "gpus": [{"name": "GPU 0"}, {"name": "GPU 1"}]}
@@ -119,9 +162,20 @@ def test_a_folder_is_made_and_one_that_cannot_be_is_an_error(tmp_path):
 
 
 def test_behind_the_grid_a_forward_takes_at_least_its_products():
-    shape = ModelShape(streamed=5_000_000_000, hidden=8, inner=16, vocab=50, layers=2, heads=2, kv_heads=1, head_dim=4,
-                  value_bytes=2)  # fmt: skip
-    flat = replace(MEASURED, surface=replace(MEASURED.surface, ms=np.full((2, 3), 10.0)), shape=shape)
+    shape = ModelShape(
+        streamed=5_000_000_000,
+        hidden=8,
+        inner=16,
+        vocab=50,
+        layers=2,
+        heads=2,
+        kv_heads=1,
+        head_dim=4,
+        value_bytes=2,
+    )
+    flat = replace(
+        MEASURED, surface=replace(MEASURED.surface, ms=np.full((2, 3), 10.0)), shape=shape
+    )
     # 1e10 operations a token at 100 GFLOP/s: 100 ms each, whatever the last slope of the grid is
     assert flat.forward_ms([8, 9, 64], [100, 100, 100]).tolist() == pytest.approx([10, 900, 6400])
     assert flat.step_ms([9], [100])[0] == pytest.approx(900 + flat.surface.rest_ms([9], [100])[0])

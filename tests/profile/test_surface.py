@@ -1,4 +1,6 @@
-"""T between measured points is a straight line; beyond them it is marked as an extension, and never falls."""
+"""T between measured points is a straight line; beyond them it is marked as an extension, and never
+falls.
+"""
 
 import numpy as np
 import pytest
@@ -48,7 +50,15 @@ def test_requests_that_share_a_forward_do_not_attend_to_each_others_drafts():
 
     fed, contexts = np.array([1.0, 64.0, 128.0, 256.0, 512.0]), np.array([50.0, 1000.0])
     grid = np.array([[time_ms(count, context + count) for count in fed] for context in contexts])
-    profile = Profile("cpu", "m", "fast", "float32", "measured", Grid(fed, contexts, grid, 0 * grid, 0 * grid), "2026")
+    profile = Profile(
+        "cpu",
+        "m",
+        "fast",
+        "float32",
+        "measured",
+        Grid(fed, contexts, grid, 0 * grid, 0 * grid),
+        "2026",
+    )
     for requests, own in ((4, 64), (8, 32), (2, 128), (8, 64)):
         wanted = time_ms(requests * own, 200 + own)
         read = profile.forward_ms(1.0, 200 * requests) - profile.forward_ms(1.0, 200)

@@ -1,4 +1,6 @@
-"""A headless Chromium driven over the pipe of its DevTools protocol: no driver program, no port, no library."""
+"""A headless Chromium driven over the pipe of its DevTools protocol: no driver program, no port, no
+library.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,19 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
-    *("--no-first-run", "--disable-extensions", "--disable-background-networking", "--remote-debugging-pipe"),
+    *(
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ),
+    *(
+        "--no-first-run",
+        "--disable-extensions",
+        "--disable-background-networking",
+        "--remote-debugging-pipe",
+    ),
 )
 _LAUNCH = """if True:  # the protocol's pipes are the descriptors 3 and 4
     import fcntl, os, sys
@@ -26,7 +39,15 @@ _LAUNCH = """if True:  # the protocol's pipes are the descriptors 3 and 4
     os.execv(sys.argv[3], sys.argv[3:])
 """
 _PATIENCE_S = 60
-_KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13, "Home": 36, "End": 35}
+_KEYS = {
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+    "Enter": 13,
+    "Home": 36,
+    "End": 35,
+}
 
 
 def find_browser() -> str | None:
@@ -40,13 +61,26 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
-        launch = [sys.executable, "-c", _LAUNCH, str(to_browser), str(from_browser), program, *_FLAGS]
-        pipes = {"pass_fds": (to_browser, from_browser), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        launch = [
+            sys.executable,
+            "-c",
+            _LAUNCH,
+            str(to_browser),
+            str(from_browser),
+            program,
+            *_FLAGS,
+        ]
+        pipes = {
+            "pass_fds": (to_browser, from_browser),
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
         self._process = subprocess.Popen([*launch, f"--user-data-dir={profile}"], **pipes)
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._number, self._session = b"", 0, ""
-        self.troubles: list[str] = []  # messages on the console, exceptions, and requests that left the page
+        # messages on the console, exceptions, and requests that left the page
+        self.troubles: list[str] = []
         page = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -85,7 +119,9 @@ class Browser:
             self.troubles.append(details["entry"]["text"])
         elif method in ("Runtime.consoleAPICalled", "Page.javascriptDialogOpening"):
             self.troubles.append(f"{method}: {json.dumps(details)[:500]}")
-        elif method == "Network.requestWillBeSent" and not details["request"]["url"].startswith(("file:", "data:")):
+        elif method == "Network.requestWillBeSent" and not details["request"]["url"].startswith(
+            ("file:", "data:")
+        ):
             self.troubles.append(f"request of {details['request']['url']}")
 
     def open(self, page: Path, width: int = 1200, height: int = 900, scheme: str = "light") -> None:
@@ -93,14 +129,26 @@ class Browser:
         self.show(width, height, scheme)
         self.send("Page.navigate", url=page.resolve().as_uri())
         deadline = time.monotonic() + _PATIENCE_S
-        while self.run("document.readyState") != "complete" or self.run("location.protocol") != "file:":
+        while (
+            self.run("document.readyState") != "complete"
+            or self.run("location.protocol") != "file:"
+        ):
             assert time.monotonic() < deadline, "the page does not load"
             time.sleep(0.02)
 
     def show(self, width: int, height: int = 900, scheme: str = "light") -> None:
         """Another size or colour scheme."""
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
@@ -129,7 +177,9 @@ class Browser:
 
     def picture(self, path: Path, whole: bool = False) -> Path:
         """A png of what is seen, or of the whole page."""
-        data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
+            "data"
+        ]
         path.write_bytes(base64.b64decode(data))
         return path
 

@@ -1,4 +1,6 @@
-"""Synthetic runs in the shape a real one has: cases of different length and difficulty, methods that help some more."""
+"""Synthetic runs in the shape a real one has: cases of different length and difficulty, methods
+that help some more.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,14 @@ from specbench.screen import USAGE
 
 CATEGORIES = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
 _FORWARD_S = 0.025
-_TILT = {"multi-turn": 0.9, "translation": 0.6, "summarization": 1.5, "qa": 0.8, "math_reasoning": 1.1, "rag": 1.3}
+_TILT = {
+    "multi-turn": 0.9,
+    "translation": 0.6,
+    "summarization": 1.5,
+    "qa": 0.8,
+    "math_reasoning": 1.1,
+    "rag": 1.3,
+}
 
 
 _PIXEL = base64.b64decode(
@@ -53,7 +62,10 @@ def _save_a_pixel(figure: Figure, file: Any, **options: Any) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _rough_plots() -> Iterator[None]:
     """Plots are laid out in full, but saved as one pixel: saving is half of a report's time."""
-    with mock.patch.object(canvas, "FORMATS", ("png",)), mock.patch.object(Figure, "savefig", _save_a_pixel):
+    with (
+        mock.patch.object(canvas, "FORMATS", ("png",)),
+        mock.patch.object(Figure, "savefig", _save_a_pixel),
+    ):
         yield
 
 
@@ -63,24 +75,34 @@ def fine_plots(_rough_plots: None) -> Callable[[], AbstractContextManager[None]]
 
     @contextlib.contextmanager
     def saving() -> Iterator[None]:
-        with mock.patch.object(canvas, "FORMATS", _FORMATS), mock.patch.object(Figure, "savefig", _SAVE):
+        with (
+            mock.patch.object(canvas, "FORMATS", _FORMATS),
+            mock.patch.object(Figure, "savefig", _SAVE),
+        ):
             yield
 
     return saving
 
 
 class Synthesis:
-    """Draws records from a seed: a method is (mean draft length, chance that a node is right, drafting time [s])."""
+    """Draws records from a seed: a method is (mean draft length, chance that a node is right,
+    drafting time [s]).
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
 
-    def turn(self, ids: list[int], method: tuple[float, float, float] | None, tilt: float, peer: bool) -> TurnRecord:
+    def turn(
+        self, ids: list[int], method: tuple[float, float, float] | None, tilt: float, peer: bool
+    ) -> TurnRecord:
         accept, proposed = self._steps(len(ids) - 1, method, tilt)
         jitter = 1 + 0.01 * abs(self._random.standard_normal())
         forward = [_FORWARD_S * (1 + 0.004 * count) for count in proposed]
         draft_s = (method[2] if method else 0.0) * len(accept)
-        small = {name: each * len(accept) for name, each in (("prepare", 2e-4), ("verify", 3e-4), ("update", 1e-4))}
+        small = {
+            name: each * len(accept)
+            for name, each in (("prepare", 2e-4), ("verify", 3e-4), ("update", 1e-4))
+        }
         phases = {**small, "draft": draft_s, "forward": sum(forward)}
         phases = {name: seconds * jitter for name, seconds in phases.items()}
         return TurnRecord(
@@ -97,7 +119,9 @@ class Synthesis:
             text="an answer",
         )
 
-    def _steps(self, room: int, method: tuple[float, float, float] | None, tilt: float) -> tuple[list[int], list[int]]:
+    def _steps(
+        self, room: int, method: tuple[float, float, float] | None, tilt: float
+    ) -> tuple[list[int], list[int]]:
         accept, proposed = [], []
         while room > 0:
             size = int(self._random.poisson(method[0])) if method else 0
@@ -125,7 +149,11 @@ def records_of(
     """Records of vanilla, its control, and the methods, block by block."""
     synthesis = Synthesis(seed)
     names = [VANILLA, *([CONTROL] if control else []), *methods]
-    cases = [(category, f"{category}-{number}") for category in categories for number in range(per_category)]
+    cases = [
+        (category, f"{category}-{number}")
+        for category in categories
+        for number in range(per_category)
+    ]
     found = []
     for place, (category, case) in enumerate(cases):
         answers = [synthesis.ids() for _ in range(2 if category == "multi-turn" else 1)]
@@ -136,7 +164,19 @@ def records_of(
             judged = Lossless(True, None, sum(map(len, answers)), 0, 0, 0.0)
             state = 0 if name in (VANILLA, CONTROL) else 4096 * (position + 1)
             found.append(
-                CaseRecord(case, category, category, name, number, block, position, "ok", turns, judged, state)
+                CaseRecord(
+                    case,
+                    category,
+                    category,
+                    name,
+                    number,
+                    block,
+                    position,
+                    "ok",
+                    turns,
+                    judged,
+                    state,
+                )
             )
     return found
 
@@ -160,11 +200,21 @@ def manifest_of(methods: dict[str, dict[str, Any]], **changes: Any) -> dict[str,
         "schema": 1,
         "specbench": "0.1.0",
         "created": "2026-01-02T03:04:05+00:00",
-        "config": {"decode": {"temperature": 0.0, "max_new_tokens": 256}, "engine": {"kind": "eager"}},
+        "config": {
+            "decode": {"temperature": 0.0, "max_new_tokens": 256},
+            "engine": {"kind": "eager"},
+        },
         "config_hash": "0a1b2c3d",
-        "model": {"name": "tiny", "family": "llama", "parameters": 1_000_000, "dtype": "float32", "device": "cpu"},
+        "model": {
+            "name": "tiny",
+            "family": "llama",
+            "parameters": 1_000_000,
+            "dtype": "float32",
+            "device": "cpu",
+        },
         "suite": {"name": "mini", "cases": 60, "turns": 70, "sha256": "ab" * 32},
-        "methods": {VANILLA: dict(entry)} | {name: entry | changed for name, changed in methods.items()},
+        "methods": {VANILLA: dict(entry)}
+        | {name: entry | changed for name, changed in methods.items()},
         "control": True,
         "rounds": 1,
         "temperature": 0.0,
@@ -191,7 +241,11 @@ def write_run(directory: Path, manifest: dict[str, Any], records: list[CaseRecor
 
 
 MethodSpecs = dict[str, tuple[float, float, float]]
-THREE: MethodSpecs = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}
+THREE: MethodSpecs = {
+    "pld": (4.0, 0.35, 4e-4),
+    "token_recycling": (20.0, 0.5, 9e-4),
+    "hf_assisted": (5.0, 0.6, 4e-3),
+}
 
 
 @pytest.fixture
@@ -287,7 +341,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def compile_latex(preamble: str, body: str, folder: Path) -> str:
-    """The log of pdflatex on a document, which must compile; the test is skipped without the program."""
+    """The log of pdflatex on a document, which must compile; the test is skipped without the
+    program.
+    """
     if shutil.which("pdflatex") is None:
         pytest.skip("LaTeX (pdflatex) is not installed")
     (folder / "paper.tex").write_text(rf"{preamble}\begin{{document}}{body}\end{{document}}")
@@ -299,7 +355,9 @@ def compile_latex(preamble: str, body: str, folder: Path) -> str:
 
 
 def serve(manifest: dict[str, Any], records: list[CaseRecord], requests: int) -> None:
-    """Make a run one of a closed load, each record in a stretch that has its turns one after the other."""
+    """Make a run one of a closed load, each record in a stretch that has its turns one after the
+    other.
+    """
     manifest["config"]["load"] = {"kind": "closed", "requests": requests}
     about = {"forwards": 1, "requests": requests, "rows": requests}
     for each in records:
@@ -308,7 +366,10 @@ def serve(manifest: dict[str, Any], records: list[CaseRecord], requests: int) ->
             alike = [requests] * len(made.accept)
             made.load = {"arrival_s": ends_s, "queue_s": 0.0, "requests": alike, "rows": alike}
             ends_s += made.wall_s
-        each.stretch = about | {"seconds": ends_s, "tokens": sum(len(made.ids) for made in each.turns)}
+        each.stretch = about | {
+            "seconds": ends_s,
+            "tokens": sum(len(made.ids) for made in each.turns),
+        }
 
 
 def stretch_of(
@@ -326,7 +387,13 @@ def stretch_of(
     steps = len(accept)
     found = []
     for case in range(cases):
-        made = turn(accept, [drafted] * steps, text="words", step_s=[decode_s / steps] * steps, decode_s=decode_s)
+        made = turn(
+            accept,
+            [drafted] * steps,
+            text="words",
+            step_s=[decode_s / steps] * steps,
+            decode_s=decode_s,
+        )
         alike = {"requests": [requests] * steps, "rows": [7] * steps}
         made.load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case, **alike}
         found.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))

@@ -1,4 +1,6 @@
-"""Spec-Bench's answer files, there and back, and its formulas worked out by hand from the files alone."""
+"""Spec-Bench's answer files, there and back, and its formulas worked out by hand from the files
+alone.
+"""
 
 import json
 import math
@@ -22,7 +24,17 @@ from specbench.report import read_answers
 from specbench.report.exchange.spec_bench import answers_of
 from specbench.report.frames.facts import read_facts
 
-MULTI_TURN = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities", "multi-turn"}
+MULTI_TURN = {
+    "writing",
+    "roleplay",
+    "reasoning",
+    "math",
+    "coding",
+    "extraction",
+    "stem",
+    "humanities",
+    "multi-turn",
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +67,16 @@ def exported(tokenizer, tmp_path_factory):
 
 
 def by_hand(method_file, baseline_file, tokenizer, task):
-    """speed.py's loops, written again from the protocol: tokens/s, the baseline's, accept lengths."""
+    """speed.py's loops, written again from the protocol: tokens/s, the baseline's, accept
+    lengths.
+    """
 
     def chosen(path):
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         names = MULTI_TURN if task == "multi-turn" else {task}
-        return [line["choices"][0] for line in lines if task == "overall" or line["category"] in names]
+        return [
+            line["choices"][0] for line in lines if task == "overall" or line["category"] in names
+        ]
 
     encode = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).encode
     speeds, lengths = [], []
@@ -125,13 +141,17 @@ def test_a_case_that_is_a_number_is_its_question(case, question, make_manifest):
     assert answers_of(run, read_facts(run), VANILLA, 0)[0].question_id == question
 
 
-def test_failed_cases_are_left_out_and_a_replayed_run_has_mat_only(make_run, tokenizer, tmp_path, output, refused):
+def test_failed_cases_are_left_out_and_a_replayed_run_has_mat_only(
+    make_run, tokenizer, tmp_path, output, refused
+):
     compat = ("--compat", "spec_bench", "--tokenizer", tokenizer)
     run = make_run(per_category=2, edit=fail_one)
     text = output("report", run, "--export-answers", tmp_path / "out")
     assert "pld: 1 failed cases" in text
     assert len(read_answers(tmp_path / "out/pld.jsonl")) == 11
-    assert "only one of method (11) and baseline (12)" in " ".join(output("report", run, *compat).split())
+    assert "only one of method (11) and baseline (12)" in " ".join(
+        output("report", run, *compat).split()
+    )
     run = make_run(per_category=1, engine="replay")
     output("report", run, *compat)
     frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
@@ -148,7 +168,9 @@ def test_a_missing_tokenizer_says_how_to_give_it(make_run, output, refused, toke
     for gone in (tmp_path / "gone", "nobody/no-such-model"):  # a folder, and a model of the hub
         error = refused("report", run_of(gone), *compat)
         assert re.search(f"{gone}.*--tokenizer DIR", error, re.S)
-    assert "contains no tokenizer.json" in refused("report", run_of(tokenizer), *compat, "--tokenizer", tmp_path)
+    assert "contains no tokenizer.json" in refused(
+        "report", run_of(tokenizer), *compat, "--tokenizer", tmp_path
+    )
     output("report", run_of(tokenizer), *compat)
 
 
@@ -157,7 +179,9 @@ def test_answer_files_alone(exported, output, refused, tmp_path):
     vanilla, pld = files = [folder / f"run_1/{name}.jsonl" for name in (VANILLA, "pld")]
     options = ["--tokenizer", tokenizer, "--output", tmp_path / "out"]
     output("report", "--answers", *files, *options)
-    frame = pd.read_csv(tmp_path / "out/tables/compat_spec_bench.csv").set_index(["file", "category"])
+    frame = pd.read_csv(tmp_path / "out/tables/compat_spec_bench.csv").set_index(
+        ["file", "category"]
+    )
     speed, base, lengths = by_hand(pld, vanilla, tokenizer, "rag")
     assert frame.loc[("pld", "rag"), "speedup"] == pytest.approx(speed / base)
     assert frame.loc[("pld", "rag"), "mat"] == pytest.approx(sum(lengths) / len(lengths))
@@ -174,7 +198,14 @@ def test_answer_files_alone(exported, output, refused, tmp_path):
 def test_real_answer_files(data, tmp_path):
     folder, tokenizer = data / "traces/vicuna-7b-v1.3", data / "tokenizers/vicuna"
     files = [folder / f"spec_bench_{name}.jsonl" for name in ("vanilla_run2", "sps_vicuna68m")]
-    arguments = ["--answers", *map(str, files), "--tokenizer", str(tokenizer), "--output", str(tmp_path)]
+    arguments = [
+        "--answers",
+        *map(str, files),
+        "--tokenizer",
+        str(tokenizer),
+        "--output",
+        str(tmp_path),
+    ]
     assert main(arguments) == 0
     frame = pd.read_csv(tmp_path / "tables/compat_spec_bench.csv")
     rows = frame[frame["file"] == "spec_bench_sps_vicuna68m"].set_index("category")

@@ -1,4 +1,6 @@
-"""The worth of drafters: agreement, coverage, cost, the acceptance needed to win, the oracle of draft lengths."""
+"""The worth of drafters: agreement, coverage, cost, the acceptance needed to win, the oracle of
+draft lengths.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from specbench.report import read_findings
 from specbench.report.frames.audit import _count_steps
 from specbench.types import Draft, Prefill
 
-# Emitted tokens and depths of a chain's steps, by case. Drafting takes 2 ms a level, vanilla's step 10 ms.
+# Emitted tokens and depths of a chain's steps, by case. Drafting takes 2 ms a level, vanilla's step
+# 10 ms.
 STEPS = {"a": ([4, 1, 2], [3, 3, 4]), "b": ([1, 1, 3], [0, 4, 2])}
 DRAFTER_S = {"a": 0.020, "b": 0.012}
 
@@ -48,11 +51,17 @@ def rows_of(findings):
 
 
 def best(price) -> float:
-    """[ms] The cheapest lengths that keep what was emitted, of all of them; each step may also be vanilla's."""
+    """[ms] The cheapest lengths that keep what was emitted, of all of them; each step may also be
+    vanilla's.
+    """
     total = 0.0
     for emitted, depth in itertools.chain(*(zip(*STEPS[case], strict=True) for case in STEPS)):
         lengths = [price(1 + length) + 2 * length for length in range(emitted - 1, depth + 1)]
-        total += min(*lengths, emitted * price(1)) if len(lengths) > 1 else min(lengths[0], emitted * price(1))
+        total += (
+            min(*lengths, emitted * price(1))
+            if len(lengths) > 1
+            else min(lengths[0], emitted * price(1))
+        )
     return total
 
 
@@ -81,19 +90,29 @@ def test_with_a_profile_forwards_have_its_price(run, tmp_path):
         return 6.0 + 0.02 * fed + 0.0005 * 5  # contexts of 5 to 12 tokens: 4 us more at most
 
     assert own["oracle"] == pytest.approx(12 * price(1) / best(price), rel=2e-3)
-    assert own["as_run"] == pytest.approx(12 * price(1) / (sum(map(price, [4, 4, 5, 1, 5, 3])) + 32), rel=2e-3)
+    assert own["as_run"] == pytest.approx(
+        12 * price(1) / (sum(map(price, [4, 4, 5, 1, 5, 3])) + 32), rel=2e-3
+    )
 
 
 def test_the_oracle_is_never_slower_than_the_run():
-    """Eight nodes were cheaper than one, as a measured profile may say: the run's own length is one of the lengths."""
+    """Eight nodes were cheaper than one, as a measured profile may say: the run's own length is one
+    of the lengths.
+    """
     step = [np.array([stored]) for stored in (9, 5, 2, 8)]  # fed, context, emitted, depth
-    trials = SimpleNamespace(turns=SimpleNamespace(steps=SimpleNamespace(read=lambda *_: iter([step]))))
-    sums = _count_steps(trials, {"steps": np.array([1])}, lambda fed, _: np.where(fed > 2, 10.0, 20.0), 0.0)
+    trials = SimpleNamespace(
+        turns=SimpleNamespace(steps=SimpleNamespace(read=lambda *_: iter([step])))
+    )
+    sums = _count_steps(
+        trials, {"steps": np.array([1])}, lambda fed, _: np.where(fed > 2, 10.0, 20.0), 0.0
+    )
     assert (sums["oracle_ms"][0], sums["run_ms"][0], sums["vanilla_ms"][0]) == (10.0, 10.0, 40.0)
 
 
 def test_overlap_is_one_less_total_variation():
-    """Of drawn nodes, behind the root, on average over steps; nothing is kept without being asked."""
+    """Of drawn nodes, behind the root, on average over steps; nothing is kept without being
+    asked.
+    """
     target, drafted = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
     draft = Draft([1], [-1], probs=drafted[None])
     logits = torch.stack([target, drafted]).log()

@@ -103,7 +103,9 @@ def elsewhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_named_runs_come_before_the_newest_and_a_sweep_stands_for_its_runs(make_run, elsewhere, monkeypatch):
+def test_named_runs_come_before_the_newest_and_a_sweep_stands_for_its_runs(
+    make_run, elsewhere, monkeypatch
+):
     newest, single = make_run("results/latest", per_category=1), make_run("single", per_category=1)
     swept = [make_run(f"sweep/{number}", per_category=1) for number in (2, 10)]
     assert chosen_runs() == [newest]

@@ -1,4 +1,6 @@
-"""The commands of ``specbench``: the table, the run index, two runs, two methods, and what completes a line."""
+"""The commands of ``specbench``: the table, the run index, two runs, two methods, and what
+completes a line.
+"""
 
 import contextlib
 import itertools
@@ -53,18 +55,22 @@ LIGHTEST = """if True:
 REPORT = """if True:
     import sys, importlib
     from specbench.commands.report import main
-    for each in ("merge", "diff", "compare"): importlib.import_module(f"specbench.commands.{{each}}")
+    for each in ("merge", "diff", "compare"):
+        importlib.import_module(f"specbench.commands.{{each}}")
     heavy = {{"torch", "hydra", "omegaconf", "transformers", "datasets"}}
     assert main([{run!r}, "--compat", "spec_bench"]) == 0
     assert not {{"matplotlib", *heavy}} & {{*sys.modules}}
     assert main([{run!r}, "--no-plots"]) == 0
-    for each in ("catalogue", "sweep", "latency"): importlib.import_module(f"specbench.report.plots.{{each}}")
+    for each in ("catalogue", "sweep", "latency"):
+        importlib.import_module(f"specbench.report.plots.{{each}}")
     assert not heavy & {{*sys.modules}}"""
 
 
 @pytest.mark.parametrize("script", [LIGHTEST, REPORT], ids=["settings", "report"])
 def test_what_needs_no_torch_runs_without_it(make_run, script):
-    """Settings, index and completions also without pandas; the tables of a report without matplotlib."""
+    """Settings, index and completions also without pandas; the tables of a report without
+    matplotlib.
+    """
     tokenizer = str(Path(specbench.__file__).parent / "assets/tiny")
     run = make_run(per_category=1, manifest={"model": {"name": "m", "path": tokenizer}})
     light = ["specbench.runs.composition", *(f"specbench.commands.{each}" for each in LIGHT)]
@@ -119,7 +125,9 @@ def test_two_runs_are_the_same_or_say_where_not(make_run, output):
     assert "decode.temperature" in out
 
 
-def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_run, output, refused):
+def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(
+    make_run, output, refused
+):
     run = make_run("one", per_category=2)
     out = output("compare", "pld", "token_recycling", run)
     assert re.match(rf"{run.name}: tiny on mini, \d+ cases", out)
@@ -150,7 +158,9 @@ def test_the_ratio_of_a_category_has_an_interval_and_a_load_is_named(make_run, o
     assert re.search(r"speed of each request: pld over vanilla [\d.]+$", out, re.M)
 
 
-@pytest.mark.parametrize("words", ["--help", "list {0.parent}", "report {0} --no-plots", "compare pld vanilla {0}"])
+@pytest.mark.parametrize(
+    "words", ["--help", "list {0.parent}", "report {0} --no-plots", "compare pld vanilla {0}"]
+)
 def test_a_full_standard_output_is_named(make_run, capsys, monkeypatch, words):
     given = words.format(make_run(per_category=1)).split()
     with contextlib.suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
@@ -176,7 +186,9 @@ def test_parts_are_named(make_run, output):
 
 @pytest.mark.parametrize("modelled", [False, True])
 @pytest.mark.parametrize("category", ["translation", "qa"])
-def test_the_factors_of_a_category_are_those_of_a_run_of_it_alone(make_run, tmp_path, output, category, modelled):
+def test_the_factors_of_a_category_are_those_of_a_run_of_it_alone(
+    make_run, tmp_path, output, category, modelled
+):
     """The records are drawn once, and the second run has those of the category."""
 
     def keep(manifest, records):
@@ -196,7 +208,9 @@ def test_the_factors_of_a_category_are_those_of_a_run_of_it_alone(make_run, tmp_
     for one, other in zip(*printed[:2], strict=True):
         texts, others = (re.findall(r"[\d.]+\d", line) for line in (one, other))
         # a modelled drafting time is a mean of the run's cases
-        assert list(map(float, texts)) == pytest.approx(list(map(float, others)), abs=0.011 * modelled)
+        assert list(map(float, texts)) == pytest.approx(
+            list(map(float, others)), abs=0.011 * modelled
+        )
     assert printed[0][0] != printed[2][0]
     assert any(line.split()[:1] == ["ratio"] for line in printed[0])
 
@@ -238,7 +252,8 @@ def test_help_is_plain_text_and_a_wrong_word_an_error(name, output, refused, tmp
 def test_the_first_command_ends_with_the_next_ones(tmp_path):
     """``make bench`` in an environment whose ``specbench`` is a stand-in."""
     (tmp_path / "bin").mkdir()
-    for name in ("bin/pip", "bin/python", "bin/specbench", "installed"):  # without a pip make would build it anew
+    # without a pip make would build it anew
+    for name in ("bin/pip", "bin/python", "bin/specbench", "installed"):
         (tmp_path / name).write_text("#!/bin/sh\necho the report\n")
         (tmp_path / name).chmod(0o755)
     command = ["make", "--no-print-directory", "bench", f"VENV={tmp_path}"]
@@ -257,9 +272,21 @@ def test_the_first_command_ends_with_the_next_ones(tmp_path):
     ("line", "shell", "wanted"),
     [
         ("specbench comp", "bash", ["compare", "completion"]),
-        ("specbench 'method=[pld,suffix_dec", "bash", [f"method=[pld,suffix_decoding{end}" for end in ("", "_local")]),
-        ("specbench method=[suffix_decoding,suffix_dec", "bash", ["[suffix_decoding,suffix_decoding_local"]),
-        ("specbench run measure.lossless=", "zsh", ["measure.lossless=false", "measure.lossless=true"]),
+        (
+            "specbench 'method=[pld,suffix_dec",
+            "bash",
+            [f"method=[pld,suffix_decoding{end}" for end in ("", "_local")],
+        ),
+        (
+            "specbench method=[suffix_decoding,suffix_dec",
+            "bash",
+            ["[suffix_decoding,suffix_decoding_local"],
+        ),
+        (
+            "specbench run measure.lossless=",
+            "zsh",
+            ["measure.lossless=false", "measure.lossless=true"],
+        ),
         ("specbench method.pld.num", "zsh", ["method.pld.num_draft="]),
         ("specbench model=tiny su", "zsh", ["suite.", "suite="]),
         ("specbench report res", "zsh", []),
@@ -276,7 +303,9 @@ def test_what_a_run_reads_is_downloaded(monkeypatch, output, refused):
     info = SimpleNamespace(siblings=[SimpleNamespace(size=3_000_000_000)])
     monkeypatch.setattr(fetch.HfApi, "model_info", lambda *args, **kwargs: info)
     monkeypatch.setattr(
-        fetch, "snapshot_download", lambda repo, **options: asked.update({repo: options["revision"]}) or "cache"
+        fetch,
+        "snapshot_download",
+        lambda repo, **options: asked.update({repo: options["revision"]}) or "cache",
     )
     monkeypatch.setattr(fetch.constants, "HF_HUB_OFFLINE", False)
     models = ("path=org/model", "draft=org/draft", "revision=v1", "heads.eagle=org/h")
@@ -288,12 +317,20 @@ def test_what_a_run_reads_is_downloaded(monkeypatch, output, refused):
 
 
 def test_a_run_from_python_is_that_of_the_command(tmp_path, monkeypatch):
-    """The same directory, so that a second call has nothing left to do; the functions are no modules of that name."""
+    """The same directory, so that a second call has nothing left to do; the functions are no
+    modules of that name.
+    """
     import specbench.runs.execution  # noqa: F401  (brings every module of a run)
     from specbench import run
 
     monkeypatch.chdir(tmp_path)
-    given = ("model=tiny", "method=[pld]", "suite.limit=1", "decode.max_new_tokens=8", "measure=quick")
+    given = (
+        "model=tiny",
+        "method=[pld]",
+        "suite.limit=1",
+        "decode.max_new_tokens=8",
+        "measure=quick",
+    )
     found = run(*given, "report.plots=false", "suite.categories=[qa]")
     assert found.code == 0
     assert list(found.overall["method"]) == ["vanilla", "pld"]
@@ -330,7 +367,9 @@ def scale_times(times):
             turn["prefill_s"] *= factor
             if turn.get("load"):
                 turn["load"]["arrival_s"] *= factor
-            turn["phases_s"] = {name: factor * seconds for name, seconds in turn["phases_s"].items()}
+            turn["phases_s"] = {
+                name: factor * seconds for name, seconds in turn["phases_s"].items()
+            }
             turn["step_s"] = [factor * seconds for seconds in turn.get("step_s", ())]
 
     return edit
@@ -369,7 +408,8 @@ def test_a_limit_on_the_ratio_of_two_runs_decides_the_exit_code(limits, factor, 
     found, group = {}, ""
     for line in limits(edit, *verdicts, code=code, per_category=4).splitlines():
         words = line.split()
-        group = words.pop(0) if words and re.search("[<>]", words[0]) else group  # which a table writes once
+        # which a table writes once
+        group = words.pop(0) if words and re.search("[<>]", words[0]) else group
         found |= {(group, words[0]): line} if len(words) > 3 else {}
     for limit, verdict in verdicts.items():
         line = found[limit, "pld"]
@@ -415,7 +455,9 @@ def test_a_figure_that_was_zero_is_judged(make_run, output):
     output("diff", two, one, "--fail", "violations>1")  # 6 to 0
 
 
-@pytest.mark.parametrize("column", ["tokens_per_s<0.9", "prefill_ms>1.1", "forward_ms>1.1", "draft_ms>1.1"])
+@pytest.mark.parametrize(
+    "column", ["tokens_per_s<0.9", "prefill_ms>1.1", "forward_ms>1.1", "draft_ms>1.1"]
+)
 def test_a_machine_that_became_slower_fails_vanilla_alone(limits, column):
     drafted = column == "draft_ms>1.1"  # vanilla drafts nothing
     out = limits(scale_times({"": 1.25}), column, code=0 if drafted else 1)
@@ -441,7 +483,9 @@ def test_times_of_cases_under_load_fail_no_limit(limits):
     limits(*given, "--strict", code=1, **served)
 
 
-@pytest.mark.parametrize("column", ["acceptance_rate", "cost_per_million", "mat_outside_loops", "target_compute"])
+@pytest.mark.parametrize(
+    "column", ["acceptance_rate", "cost_per_million", "mat_outside_loops", "target_compute"]
+)
 def test_a_quotient_of_sums_has_an_interval(make_run, column):
     """Every second case is changed, so a ratio of the case sums moves with the cases."""
 

@@ -1,4 +1,6 @@
-"""What a mean hides, and the lists of plots and of detail frames, from which every file and title comes."""
+"""What a mean hides, and the lists of plots and of detail frames, from which every file and title
+comes.
+"""
 
 import html
 import math
@@ -39,7 +41,9 @@ SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is 
 
 def test_gains_positions_and_sources_by_hand():
     def found(count, *turns):
-        return list(count(tried([record("pld", str(place), own) for place, own in enumerate(turns)])))
+        return list(
+            count(tried([record("pld", str(place), own) for place, own in enumerate(turns)]))
+        )
 
     gains = [(1, 3, 0.6), (2, 0, 0.0), (3, 1, 0.2), (4, 1, 0.2)]
     assert found(count_gains, [turn([1, 3, 1])], [turn([4]), turn([1])]) == gains
@@ -55,7 +59,10 @@ def test_gains_positions_and_sources_by_hand():
     assert math.isnan(second[5])
     beyond = [(1, 1, 1, 1, 1, 1), (2, 1, 1, 1, 1, 1)]  # more was accepted than the draft was deep
     assert found(count_positions, [turn([9], depth=[2])]) == beyond
-    turns = [turn([2], sources={"dynamic": [6, 1]}), turn([3], sources={"dynamic": [0, 0], "frozen": [2, 2]})]
+    turns = [
+        turn([2], sources={"dynamic": [6, 1]}),
+        turn([3], sources={"dynamic": [0, 0], "frozen": [2, 2]}),
+    ]
     sources = [("dynamic", 6, 1, 0.75, 1 / 3, 1 / 6), ("frozen", 2, 2, 0.25, 2 / 3, 1.0)]
     assert found(count_sources, turns) == sources
     own = [turn([], stats={"hits": 3.0, "misses": 1.0}), turn([], stats={"hits": 1.0})]
@@ -73,7 +80,11 @@ def test_peers_and_failed_cases_are_left_out_and_the_time_split_adds_up(make_man
     ]
     detail = found_in(records, make_manifest({"pld": {}, "hf_assisted": {"peer": True}})).detail
     assert set(detail["time_split"]["method"]) == {VANILLA, "pld"}
-    assert set(detail["accept_positions"]["method"]) == set(detail["accept_sources"]["method"]) == {"pld"}
+    assert (
+        set(detail["accept_positions"]["method"])
+        == set(detail["accept_sources"]["method"])
+        == {"pld"}
+    )
     lengths = detail["accept_lengths"].groupby("method")["tokens"].max().to_dict()
     assert lengths == {VANILLA: 1, "pld": 2, "hf_assisted": 2}
     records = [record("pld", "a", [turn([1, 1], phases_s={"draft": 0.25, "forward": 0.5})])]
@@ -87,9 +98,15 @@ def test_plots_hold_one_method_and_many(make_run, count):
     def edit(manifest, records):
         turns = (turn for entry in records for turn in entry.turns if sum(turn.proposed))
         for number, each in enumerate(turns):
-            each.sources = {"$dynamic$": [5, 1], f"a source with quite some name {number % 3}": [3, 2]}
+            each.sources = {
+                "$dynamic$": [5, 1],
+                f"a source with quite some name {number % 3}": [3, 2],
+            }
 
-    methods = {f"a_rather_long_method_name_{number}": (30.0 * number, 0.7, 1e-3) for number in range(1, count + 1)}
+    methods = {
+        f"a_rather_long_method_name_{number}": (30.0 * number, 0.7, 1e-3)
+        for number in range(1, count + 1)
+    }
     scene = first_scene(read_findings([make_run(methods=methods, per_category=1, edit=edit)]))
     with drawing():
         for draw in (draw_time_split, draw_accept_lengths, draw_accept_positions, draw_sources):
@@ -97,7 +114,9 @@ def test_plots_hold_one_method_and_many(make_run, count):
 
 
 def test_what_does_not_apply_is_skipped_with_a_reason(make_run, caplog):
-    findings = read_findings([make_run(methods={"hf_assisted": (4.0, 0.5, 1e-3)}, per_category=1, categories=("qa",))])
+    findings = read_findings(
+        [make_run(methods={"hf_assisted": (4.0, 0.5, 1e-3)}, per_category=1, categories=("qa",))]
+    )
     with caplog.at_level("DEBUG", logger=SKIPPED), drawing():
         names = {name for name, _ in draw_plots(findings)}
     assert {"time_split", "accept_lengths"} <= names
@@ -118,7 +137,9 @@ def test_every_picture_title_and_csv_comes_from_a_list(built):
     names = {path.stem for path in (built.output / "tables").glob("*.csv")} - {"pairs"}
     made = set(build_tables(built.summary, built.findings.facts))
     assert (
-        names - made == {TIME_SPLIT, AUDIT, *DETAILS} == set(built.findings.detail) - {LOADED, OBJECTIVE, QUALITY}
+        names - made
+        == {TIME_SPLIT, AUDIT, *DETAILS}
+        == set(built.findings.detail) - {LOADED, OBJECTIVE, QUALITY}
     )  # alone, no references
 
 
@@ -132,7 +153,13 @@ def test_every_figure_of_the_summary_is_declared_once_and_documented():
 
 def test_a_figure_is_added_in_one_place(two_cases, monkeypatch):
     """A column is computed, printed with its caption, and blank where it does not apply."""
-    added = Column("Turns", "turns", str, value=lambda scope: int(scope.cases["turns"].sum()), caption="Turns: asked.")
+    added = Column(
+        "Turns",
+        "turns",
+        str,
+        value=lambda scope: int(scope.cases["turns"].sum()),
+        caption="Turns: asked.",
+    )
     monkeypatch.setattr(summary, "RESULT", (*RESULT, added))
     monkeypatch.setattr(summary, "COLUMNS", (*COLUMNS, *added.names))
     monkeypatch.setattr(tables, "OVERALL_COLUMNS", (*OVERALL_COLUMNS, added))

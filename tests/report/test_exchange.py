@@ -1,4 +1,6 @@
-"""Files of other harnesses: what is written is read back, what is no such file is refused with its key."""
+"""Files of other harnesses: what is written is read back, what is no such file is refused with its
+key.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from specbench.report.frames.counting import DEFINITIONS, count_all_ways, kept_l
 from specbench.report.frames.facts import read_facts
 from specbench.report.writers import to_markdown
 
-# NVIDIA/Model-Optimizer c170403, examples/specdec_bench/tests/test_speculation_profile.py: histogram of lengths -> the
-# marginal and the conditional rates, and the mean of the steps
+# NVIDIA/Model-Optimizer c170403, examples/specdec_bench/tests/test_speculation_profile.py:
+# histogram of lengths -> the marginal and the conditional rates, and the mean of the steps
 PUBLISHED = [
     ({1: 40, 2: 30, 3: 30}, [0.6, 0.3], [0.6, 0.5], 1.9),
     ({1: 50, 3: 50}, [0.5, 0.5], [0.5, 1.0], 2.0),
@@ -73,8 +75,12 @@ def test_conventions_disagree_on_the_length_of_one_trace():
             "Spec-Bench": 10 / 7,
         }
     )
-    uneven = {"tokens": np.array([8, 30]), "steps": np.array([4, 10])}  # pooled or averaged: vLLM's issue 42508
-    assert [DEFINITIONS[name].length(uneven) for name in ("SGLang", "SpecForge")] == [38 / 14, (2 + 3) / 2]
+    # pooled or averaged: vLLM's issue 42508
+    uneven = {"tokens": np.array([8, 30]), "steps": np.array([4, 10])}
+    assert [DEFINITIONS[name].length(uneven) for name in ("SGLang", "SpecForge")] == [
+        38 / 14,
+        (2 + 3) / 2,
+    ]
     wanted = {"specbench": 3 / 14, "vLLM": 3 / 14, "SGLang": 3 / 20, "AIPerf": (3 / 10 + 0) / 2}
     assert {name: DEFINITIONS[name].rate(SMALL) for name in wanted} == pytest.approx(wanted)
     assert all(map(math.isnan, lengths_of(requests_of()).values()))
@@ -83,15 +89,25 @@ def test_conventions_disagree_on_the_length_of_one_trace():
 @pytest.mark.parametrize(
     ("name", "taken", "drafted", "length", "rate", "positions"),
     [
-        # vllm-project/vllm 02cf515, docs/features/speculative_decoding/acceptance_metrics.md, the response shown there
+        # vllm-project/vllm 02cf515, docs/features/speculative_decoding/acceptance_metrics.md, the
+        # response shown there
         ("vLLM", {0: 39, 1: 1, 3: 3}, [3] * 43, 1.2325581395348837, 0.07751937984496124, None),
         # ggml-org/llama.cpp PR 24536, the log shown there: 167 accepted of 259 generated
-        ("llama.cpp", {0: 17, 1: 15, 2: 13, 3: 42}, [2, 2] + [3] * 85, 2.92, 0.64479, (0.805, 0.632, 0.483)),
+        (
+            "llama.cpp",
+            {0: 17, 1: 15, 2: 13, 3: 42},
+            [2, 2] + [3] * 85,
+            2.92,
+            0.64479,
+            (0.805, 0.632, 0.483),
+        ),
     ],
 )
 def test_figures_that_engines_show_themselves(name, taken, drafted, length, rate, positions):
     accept = [each + 1 for each, steps in taken.items() for _ in range(steps)]
-    found = {each: figures for each, *figures in count_all_ways(requests_of(turn_of(accept, drafted)))}[name]
+    found = {
+        each: figures for each, *figures in count_all_ways(requests_of(turn_of(accept, drafted)))
+    }[name]
     assert found == pytest.approx([length, rate], abs=5e-3 if positions else 1e-12)
     if positions:
         assert survival(taken) == pytest.approx(positions, abs=5e-4)
@@ -99,7 +115,13 @@ def test_figures_that_engines_show_themselves(name, taken, drafted, length, rate
 
 @pytest.mark.parametrize(
     ("accept", "ids", "kept"),
-    [([3, 1, 2], 7, [3, 1]), ([4], 5, [1]), ([], 1, [1]), ([2, 3, 1], 6, [2, 3]), ([1, 3, 1], 5, [3])],
+    [
+        ([3, 1, 2], 7, [3, 1]),
+        ([4], 5, [1]),
+        ([], 1, [1]),
+        ([2, 3, 1], 6, [2, 3]),
+        ([1, 3, 1], 5, [3]),
+    ],
 )
 def test_what_specdec_bench_keeps(accept, ids, kept):
     """ids as many as accept adds up to: the first step verified its draft with the prompt."""
@@ -119,7 +141,9 @@ def test_rates_of_published_histograms(histogram, marginals, rates, mean):
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), min_size=2, max_size=40))
 def test_a_profile_is_read_as_it_was_written(steps):
-    """Whatever was accepted: the length is 1 and the sum of the marginal rates, and both are the steps' own."""
+    """Whatever was accepted: the length is 1 and the sum of the marginal rates, and both are the
+    steps' own.
+    """
     turn = turn_of([taken + 1 for taken, _ in steps], [taken + more for taken, more in steps])
     lengths = kept_lengths(turn)
     text = FORMATS["speculation_profile"].write(measured([record("pld", "a", [turn])]))
@@ -153,8 +177,16 @@ def test_verification_by_paths_has_no_rates_by_position():
 WRONG = [
     ("speculation_profile", lambda f: f.pop("mean_accept_length"), "mean_accept_length is missing"),
     ("speculation_profile", lambda f: f.update(measured=False), "measured is false"),
-    ("speculation_profile", lambda f: f.update(marginal_accept_rates=[1.5]), "marginal_accept_rates.0 is 1.5"),
-    ("acceptance_rate", lambda f: f[0]["Acceptance_Length_Histogram"].update({"0": 3}), "Acceptance_Length_Histogram"),
+    (
+        "speculation_profile",
+        lambda f: f.update(marginal_accept_rates=[1.5]),
+        "marginal_accept_rates.0 is 1.5",
+    ),
+    (
+        "acceptance_rate",
+        lambda f: f[0]["Acceptance_Length_Histogram"].update({"0": 3}),
+        "Acceptance_Length_Histogram",
+    ),
     ("timing", lambda f: f[0].update({"Output TPS": "fast"}), "Output TPS is 'fast'"),
 ]
 
@@ -193,7 +225,9 @@ def test_what_no_harness_wrote_is_refused(tmp_path, content, message):
 def test_names_of_a_file_are_printed_safely(tmp_path):
     path = written("speculation_profile", tmp_path)
     content = json.loads(path.read_text("utf-8"))
-    path.write_text(json.dumps(content | {"per_category": {"\x1b[2J<script>": 2.0}}), encoding="utf-8")
+    path.write_text(
+        json.dumps(content | {"per_category": {"\x1b[2J<script>": 2.0}}), encoding="utf-8"
+    )
     text = to_markdown([imported_table(imported_frame([read_imported(path)], None))])
     assert "script" in text
     assert "\x1b" not in text
@@ -230,7 +264,9 @@ def test_command_exports_and_imports(make_run, tmp_path, output):
         (["--export-answers"], "pld.jsonl"),
     ],
 )
-def test_a_file_that_another_wrote_is_never_replaced(make_run, tmp_path, output, refused, options, file):
+def test_a_file_that_another_wrote_is_never_replaced(
+    make_run, tmp_path, output, refused, options, file
+):
     run, out = make_run(per_category=1), tmp_path / "out"
     (out / file).parent.mkdir(parents=True)
     (out / file).write_text("mine")

@@ -1,4 +1,6 @@
-"""Methods as points: speedup against MAT, below the frontier by what steps cost, and MAT against tokens fed."""
+"""Methods as points: speedup against MAT, below the frontier by what steps cost, and MAT against
+tokens fed.
+"""
 
 import numpy as np
 import pytest
@@ -34,7 +36,9 @@ def lines(axes, colour="#999999"):
 
 @pytest.mark.parametrize("cost", [1.0, 1.4, 8.0])
 def test_a_point_lies_on_the_line_of_what_its_step_costs(tmp_path, cost):
-    """pld emits 2 a step, in steps that cost so many of vanilla's; nothing is spent on a prefill."""
+    """pld emits 2 a step, in steps that cost so many of vanilla's; nothing is spent on a
+    prefill.
+    """
     plain = {"phases_s": {}, "prefill_s": 0.0}
     vanilla = record(VANILLA, "a", [turn([1] * 8, decode_s=4.0, **plain)])
     pld = record("pld", "a", [turn([2] * 4, [3] * 4, decode_s=2.0 * cost, **plain)])
@@ -75,7 +79,9 @@ def test_both_intervals_are_drawn_and_hold_inside_the_axes(make_run):
 
 
 def test_without_times_the_prediction_is_drawn_and_named_as_one(make_run, tmp_path):
-    directory = make_run(methods={"pld": (4.0, 0.35, 1e-3)}, per_category=2, control=False, engine="replay")
+    directory = make_run(
+        methods={"pld": (4.0, 0.35, 1e-3)}, per_category=2, control=False, engine="replay"
+    )
     assert find_gains(scene_of(directory)) == ("speedup", [])
     scene = scene_of(directory, write_profile(FIT, tmp_path))
     assert find_gains(scene)[0] == "predicted_speedup"
@@ -106,7 +112,11 @@ def test_every_method_is_a_named_point(make_run):
     figure = drawn(scene, draw_front)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["vanilla", "pld", "sam"]
     assert any("hf_assisted" in text.get_text() for text in figure.texts)  # in the note
-    points = {tuple(line.get_xydata()[0]) for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 1}
+    points = {
+        tuple(line.get_xydata()[0])
+        for line in figure.axes[0].get_lines()
+        if len(line.get_xdata()) == 1
+    }
     assert len(points) == 3
 
 
@@ -118,6 +128,8 @@ def test_a_method_with_failed_cases_is_no_part_of_the_front(make_run):
     methods = {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.9, 1e-3)}
     scene = scene_of(make_run(methods=methods, per_category=2, edit=edit))
     (front,) = lines(drawn(scene, draw_front).axes[0])
-    sam = next(entry for entry in find_dots(scene, "tokens_fed", "mat") if entry.series.name == "sam")
+    sam = next(
+        entry for entry in find_dots(scene, "tokens_fed", "mat") if entry.series.name == "sam"
+    )
     assert sam.name == "sam (2 of 12 cases)"
     assert sam.at[0] not in front[:, 0]

@@ -1,6 +1,8 @@
-"""Reports of typical runs read as the stored texts: the terminal, the Markdown tables and the words of the page.
+"""Reports of typical runs read as the stored texts: the terminal, the Markdown tables and the words
+of the page.
 
-After an intended change, ``GOLDEN=write pytest tests/report/test_golden.py`` stores them anew; the diff is the change.
+After an intended change, ``GOLDEN=write pytest tests/report/test_golden.py`` stores them anew; the
+diff is the change.
 """
 
 import html
@@ -17,13 +19,18 @@ from specbench.records.record import VANILLA, Lossless
 from specbench.report import Report, build_report
 
 FOLDER = Path(__file__).with_name("golden")
-TRACE = "answers: 12 conversations, 14 answers, 640 tokens; 13 of 14 answers have the recorded number of tokens"
+TRACE = (
+    "answers: 12 conversations, 14 answers, 640 tokens; 13 of 14 answers have the recorded number"
+    " of tokens"
+)
 TWO = {"pld": (4.0, 0.35, 4e-6), "sam": (20.0, 0.5, 9e-6)}
 NO_WORDS = re.compile(r"<(script|style|svg|pre|dd)\b.*?</\1>|<tr [^>]*hidden.*?</tr>", re.S)
 
 
 def replay(manifest, records):
-    """The record of a replay: no lossless check, only the times of its own loop, sources of every draft."""
+    """The record of a replay: no lossless check, only the times of its own loop, sources of every
+    draft.
+    """
     manifest["config"]["engine"]["kind"] = "replay"
     manifest["trace"] = TRACE
     manifest["model"] |= {"dtype": "auto", "device": "cpu", "parameters": None}
@@ -32,7 +39,9 @@ def replay(manifest, records):
         for own in each.turns:
             own.prefill_s = 1e-5
             own.phases_s |= {"forward": 1e-6 * len(own.accept), "update": 2e-6 * len(own.accept)}
-            own.phases_s["draft"] = (0.0 if each.method == VANILLA else TWO[each.method][2]) * len(own.accept)
+            own.phases_s["draft"] = (0.0 if each.method == VANILLA else TWO[each.method][2]) * len(
+                own.accept
+            )
             own.decode_s = sum(own.phases_s.values())
             if each.method != VANILLA and sum(own.proposed):
                 own.sources = {"dynamic": [3, 1], "static": [2, 0]}
@@ -96,7 +105,12 @@ def serve(requests):
 
     def change(manifest, records):
         slo = {"ttft_ms": 600.0}
-        manifest["config"]["load"] = {"kind": "closed", "requests": requests, "rate": None, "slo": slo}
+        manifest["config"]["load"] = {
+            "kind": "closed",
+            "requests": requests,
+            "rate": None,
+            "slo": slo,
+        }
         records.clear()
         for block in range(8):
             for method, seconds in ((VANILLA, 2.0), ("pld", 1.0 + 0.1 * (block % 2))):
@@ -119,7 +133,10 @@ RUNS = {
     "one_category": {"run": {"methods": ONE, "categories": ("qa",)}},
     "no_method": {"run": {"methods": {}, "per_category": 1}},
     "two_models": {"one": {"methods": ONE}, "two": {"methods": ONE, "manifest": BIG}},
-    "sweep": {str(n): {"methods": ONE, "seed": n, "parameters": {"pld": {"n": n, "k": 1}}} for n in (1, 2, 3)},
+    "sweep": {
+        str(n): {"methods": ONE, "seed": n, "parameters": {"pld": {"n": n, "k": 1}}}
+        for n in (1, 2, 3)
+    },
     "replay": {"run": REPLAYED},
     "replay_with_failures": {"run": REPLAYED | {"edit": fail_most}},
     "replay_sweep": {str(n): REPLAYED | {"parameters": {"pld": {"n": n}}} for n in (1, 2, 3)},
@@ -128,21 +145,30 @@ RUNS = {
     "two_traces": {name: REPLAYED | {"edit": trace(name)} for name in ("first", "second")},
     "time_only": {"run": {"edit": timed, "methods": TWO}},
     "time_only_and_live": {"run": {"edit": timed, "methods": TWO}, "live": {"methods": TWO}},
-    "loads": {str(n): {"edit": serve(n), "methods": ONE, "control": False, "per_category": 1} for n in (2, 4)},
+    "loads": {
+        str(n): {"edit": serve(n), "methods": ONE, "control": False, "per_category": 1}
+        for n in (2, 4)
+    },
 }
 
 
 def read_page(report: Report) -> str:
-    """The words of the page, a row of a table on one line; without the definitions and rows that a filter shows."""
+    """The words of the page, a row of a table on one line; without the definitions and rows that a
+    filter shows.
+    """
     text = NO_WORDS.sub("", (report.output / "report.html").read_text("utf-8")).replace("<wbr>", "")
     text = re.sub('<img [^>]*alt="(.*?)"', r"[\1]<", text)
-    lines = (" ".join(html.unescape(re.sub("<[^>]+>", " ", line)).split()) for line in text.splitlines())
+    lines = (
+        " ".join(html.unescape(re.sub("<[^>]+>", " ", line)).split()) for line in text.splitlines()
+    )
     return "\n".join(filter(None, lines))
 
 
 def spell(report: Report) -> str:
     """All texts of a report."""
-    files = sorted(path for path in report.files if path.suffix == ".md" or path.name == "overall.tex")
+    files = sorted(
+        path for path in report.files if path.suffix == ".md" or path.name == "overall.tex"
+    )
     names = "\n".join(sorted(str(path.relative_to(report.output)) for path in report.files))
     texts = {"files": names, "terminal": printed(report.findings, load=report.load)}
     texts |= {path.name: path.read_text("utf-8") for path in files} | {"page": read_page(report)}
@@ -157,7 +183,11 @@ def test_a_report_reads_as_stored(name, request, tmp_path):
     else:
         named = {run: {"per_category": 2} | options for run, options in RUNS[name].items()}
         runs = [build_run(tmp_path / run, **options) for run, options in named.items()]
-        options = {"profile": write_profile(FIT, tmp_path), "concurrency": (1, 8)} if "predicted" in name else {}
+        options = (
+            {"profile": write_profile(FIT, tmp_path), "concurrency": (1, 8)}
+            if "predicted" in name
+            else {}
+        )
         report = build_report(runs, tmp_path / "out", plots=False, **options)
     path, found = FOLDER / f"{name}.txt", spell(report)
     if os.environ.get("GOLDEN") == "write":

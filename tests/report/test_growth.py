@@ -1,4 +1,6 @@
-"""MAT against what a method remembers: whose records count, what a window holds, which lines are drawn."""
+"""MAT against what a method remembers: whose records count, what a window holds, which lines are
+drawn.
+"""
 
 import math
 
@@ -11,7 +13,12 @@ from builders.records import record, turn
 from builders.reports import tried
 from specbench.report import read_findings
 from specbench.report.frames.detail import CACHED, DETAILS, count_growth
-from specbench.report.plots.acceptance import average_windows, choose_window, draw_growth, keep_growing
+from specbench.report.plots.acceptance import (
+    average_windows,
+    choose_window,
+    draw_growth,
+    keep_growing,
+)
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scene import scenes
 
@@ -52,7 +59,11 @@ def test_one_row_per_case_in_the_order_of_the_run():
 def test_running_figures_are_ratios_of_totals_over_a_window_of_cases():
     random = np.random.default_rng(0)
     count = 30
-    columns = [random.permutation(count) * 10.0, random.integers(1, 99, count), random.integers(1, 50, count)]
+    columns = [
+        random.permutation(count) * 10.0,
+        random.integers(1, 99, count),
+        random.integers(1, 50, count),
+    ]
     frame = pd.DataFrame(dict(zip((CACHED, "emitted", "steps"), columns, strict=True)))
     at, mat = average_windows(frame, "emitted", "steps")
     size = choose_window(count)
@@ -90,7 +101,9 @@ def panels(findings):
 
 @pytest.mark.parametrize(("engine", "titles"), [("eager", [MAT, "tokens/s"]), ("replay", [MAT])])
 def test_speed_stands_next_to_mat_where_it_was_timed(make_run, engine, titles):
-    run = make_run(methods={"ssd": (4.0, 0.5, 1e-3)}, per_category=3, edit=remember(), engine=engine)
+    run = make_run(
+        methods={"ssd": (4.0, 0.5, 1e-3)}, per_category=3, edit=remember(), engine=engine
+    )
     figure, found = panels(read_findings([run]))
     assert found == titles
     assert [axes.get_xlabel() for axes in figure.axes][-1] == "tokens stored when the case began"
@@ -100,14 +113,25 @@ def test_a_line_a_run_in_the_colour_of_its_method(tmp_path):
     methods = {"pld": (4.0, 0.3, 1e-3), "ssd": (4.0, 0.5, 1e-3)}
     starts = {"first": 0.0, "second": 1800.0, "shuffled": 0.0}
     passes = [
-        build_run(tmp_path / name, methods, per_category=3, seed=seed, edit=remember(start), engine="replay")
+        build_run(
+            tmp_path / name,
+            methods,
+            per_category=3,
+            seed=seed,
+            edit=remember(start),
+            engine="replay",
+        )
         for seed, (name, start) in enumerate(starts.items())
     ]
     findings = read_findings(passes)
     figure, _ = panels(findings)
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [f"ssd [run={name}]" for name in starts]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        f"ssd [run={name}]" for name in starts
+    ]
     lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 2]
     looks = next(scenes(findings)).looks
-    assert [line.get_color() for line in lines] == [looks["ssd", f"run={name}"].colour for name in starts]
+    assert [line.get_color() for line in lines] == [
+        looks["ssd", f"run={name}"].colour for name in starts
+    ]
     assert min(lines[1].get_xdata()) > 1800

@@ -52,7 +52,9 @@ def test_rates_and_pairs_of_methods():
     for place in range(3):
         alone = stats.speedup(*columns[:, place], resamples=300)
         assert found.values[place] == pytest.approx(alone.value)
-        assert np.quantile(found.draws[:, place], [0.025, 0.975]) == pytest.approx([alone.low, alone.high])
+        assert np.quantile(found.draws[:, place], [0.025, 0.975]) == pytest.approx(
+            [alone.low, alone.high]
+        )
     pair, back = found.over(0, 2), found.over(2, 0)
     assert pair.value == pytest.approx(found.values[0] / found.values[2])
     assert (pair.low, pair.high) == pytest.approx((1 / back.high, 1 / back.low), rel=1e-3)
@@ -60,7 +62,14 @@ def test_rates_and_pairs_of_methods():
     # Cases that are hard for both move both figures together: their ratio hardly moves.
     hard = np.exp(np.random.default_rng(2).normal(0, 1, 40))
     one = np.ones(40)
-    columns = np.stack([np.stack([one, one]), np.stack([one, one]), np.stack([hard, 1.1 * hard]), np.stack([one, one])])
+    columns = np.stack(
+        [
+            np.stack([one, one]),
+            np.stack([one, one]),
+            np.stack([hard, 1.1 * hard]),
+            np.stack([one, one]),
+        ]
+    )
     found = stats.rates(columns)
     low, high = np.quantile(found.draws, [0.025, 0.975], axis=0)
     assert low[0] < high[1]  # the two intervals overlap
@@ -70,11 +79,23 @@ def test_rates_and_pairs_of_methods():
 @pytest.mark.parametrize(
     ("methods", "options", "message"),
     [
-        ({"a": FAST, "b": SLOW}, {}, r"a is fastest: [\d.]+ \[.*\] times vanilla, and .* times the next, b\."),
-        ({"a": FAST, "b": SAME}, {"per_category": 3}, r"[ab] and [ab] tie for fastest: .* times [ab]\."),
+        (
+            {"a": FAST, "b": SLOW},
+            {},
+            r"a is fastest: [\d.]+ \[.*\] times vanilla, and .* times the next, b\.",
+        ),
+        (
+            {"a": FAST, "b": SAME},
+            {"per_category": 3},
+            r"[ab] and [ab] tie for fastest: .* times [ab]\.",
+        ),
         ({"a": SLOW}, {}, r"No method is faster than vanilla: the best, a, is 0\.\d\d"),
         ({"a": FAST}, {}, r"a is fastest: .*; no other method ran\."),
-        ({"a": FAST, "b": SLOW}, {"per_category": 1}, r"Too few cases .*: a is .* with 6 of at least 8 cases"),
+        (
+            {"a": FAST, "b": SLOW},
+            {"per_category": 1},
+            r"Too few cases .*: a is .* with 6 of at least 8 cases",
+        ),
         (
             {"a": SLOW},
             {"per_category": 1},
@@ -91,12 +112,16 @@ def test_the_headline(tmp_path, methods, options, message):
 
 
 def test_a_tied_cell_is_not_crowned(tmp_path):
-    for name, methods, crowned in (("tied", {"a": FAST, "b": SAME}, False), ("clear", {"a": FAST, "b": SLOW}, True)):
+    for name, methods, crowned in (
+        ("tied", {"a": FAST, "b": SAME}, False),
+        ("clear", {"a": FAST, "b": SLOW}, True),
+    ):
         findings = findings_of(tmp_path / name, methods, per_category=4)
         (table,) = build_tables(findings.summary, findings.facts, findings.contests)["overall"]
         column = table.header.index("Speedup")
         assert any(place == column for _, place in table.best) is crowned
-        (plain,) = build_tables(findings.summary, findings.facts)["overall"]  # without contests the largest is bold
+        # without contests the largest is bold
+        (plain,) = build_tables(findings.summary, findings.facts)["overall"]
         assert any(place == column for _, place in plain.best)
         best = first(findings).ranking[0]
         assert is_alone(findings.contests, OVERALL, "speedup", best) is crowned
@@ -115,7 +140,10 @@ def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path)
     row = frame[(frame["method"] == "a") & (frame["over"] == "b")].iloc[0]
     assert row["ratio"] == pytest.approx(contest.over(("a", ""), ("b", "")).value)
     page = opening(findings, [headline])
-    widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', page)]
+    widths = [
+        float(found)
+        for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', page)
+    ]
     figures = [row["speedup"] for row in headline.ranking]
     assert widths[0] / widths[-1] == pytest.approx(figures[0] / figures[-1], rel=1e-2)
     assert max(float(found) for found in re.findall(r' x2?="([\d.]+)%"', page)) <= 100
@@ -123,7 +151,9 @@ def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path)
 
 
 def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
-    """On a desk's screen all of it, the pictures next to the words; on a phone's the winner, why, and the ranks."""
+    """On a desk's screen all of it, the pictures next to the words; on a phone's the winner, why,
+    and the ranks.
+    """
     methods = {"a_long_method_name": FAST, "b": SAME, "c": SLOW}
     directory = build_run(tmp_path / "run", methods, per_category=3)
     build_report([directory], plots=False)
@@ -132,7 +162,9 @@ def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
         for scheme in ("light", "dark"):
             browser.open(directory / "report.html", width, height, scheme)
             boxes = {
-                name: browser.run(f"document.querySelector('{name}').getBoundingClientRect().toJSON()")
+                name: browser.run(
+                    f"document.querySelector('{name}').getBoundingClientRect().toJSON()"
+                )
                 for name in (*order, ".ranks", ".dots")
             }
             ends = [boxes[name]["bottom"] for name in order]
@@ -144,7 +176,8 @@ def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
                 assert boxes[".ranks"]["bottom"] < boxes[".dots"]["bottom"] < height
             assert browser.run("document.documentElement.scrollWidth") <= width
             bars = browser.run(
-                "[...document.querySelectorAll('.ranks rect')].map(bar => bar.getBoundingClientRect().width)"
+                "[...document.querySelectorAll('.ranks rect')].map(bar =>"
+                " bar.getBoundingClientRect().width)"
             )
             assert len(bars) == 3
             assert bars == sorted(bars, reverse=True)
@@ -160,13 +193,18 @@ def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
 
 def test_a_run_that_is_not_paired_says_so(tmp_path):
     """Two runs on other cases share none: no tie is reported."""
-    runs = [build_run(tmp_path / name, {"pld": FAST}, per_category=8, categories=(name,)) for name in ("x", "y")]
-    (found, *_) = find_headlines(read_findings(runs))
+    runs = [
+        build_run(tmp_path / name, {"pld": FAST}, per_category=8, categories=(name,))
+        for name in ("x", "y")
+    ]
+    found, *_ = find_headlines(read_findings(runs))
     assert "0 shared cases are too few" in found.rest
 
 
 def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(tmp_path):
-    """In the first box of the page, and above the table on a terminal; each run alone, and what two differ in."""
+    """In the first box of the page, and above the table on a terminal; each run alone, and what two
+    differ in.
+    """
 
     def random_weights(manifest, records):
         manifest["model"] |= {"path": "random", "parameters": 5_000_000}
@@ -181,7 +219,7 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
     assert random.startswith("The weights are random")
     assert "Llama-3.1-8B has 8.0 billion parameters" in sized
     assert "5.0 million" in sized
-    (*_, differing) = first(gather([plain, drawn])).remarks
+    *_, differing = first(gather([plain, drawn])).remarks
     assert differing.startswith("The runs differ in temperature (0, 0.5)")
     findings = gather([drawn])
     assert random in html.unescape(opening(findings, find_headlines(findings)))
@@ -191,7 +229,13 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
 
 
 def test_the_size_of_a_model_is_read_from_its_name():
-    sizes = {"vicuna-7b-v1.3": 7e9, "random-110m": 1.1e8, "Qwen2.5-0.5B": 5e8, "tiny": None, "bloom-560mm": None}
+    sizes = {
+        "vicuna-7b-v1.3": 7e9,
+        "random-110m": 1.1e8,
+        "Qwen2.5-0.5B": 5e8,
+        "tiny": None,
+        "bloom-560mm": None,
+    }
     assert {name: read_size(name) for name in sizes} == sizes
 
 
@@ -216,7 +260,9 @@ def test_a_run_without_answers_says_so_in_its_first_lines(tmp_path, change, stat
 
 def test_unsafe_times_and_the_weights_behind_a_replay_stand_next_to_the_sentence(tmp_path):
     def busy(manifest, records):
-        manifest["warnings"] = ["load average is 3.1 a core: other processes compete, times are unsafe"]
+        manifest["warnings"] = [
+            "load average is 3.1 a core: other processes compete, times are unsafe"
+        ]
         manifest["model"]["weights"] = "random"
 
     findings = findings_of(tmp_path, {"pld": FAST}, per_category=2, edit=busy)
@@ -234,22 +280,37 @@ def test_unsafe_times_and_the_weights_behind_a_replay_stand_next_to_the_sentence
 def test_a_figure_of_too_few_cases_is_in_brackets_and_not_the_best(tmp_path):
     for count, few in ((2, True), (MIN_CASES, False)):
         findings = findings_of(tmp_path / str(count), {"a": FAST, "b": SLOW}, per_category=count)
-        tables = build_tables(findings.summary, findings.facts, findings.contests)["speedup_by_category"]
+        tables = build_tables(findings.summary, findings.facts, findings.contests)[
+            "speedup_by_category"
+        ]
         qa, overall = tables[0].header.index("qa"), tables[0].header.index(OVERALL)
-        assert {(row[qa].text[0] == "(", row[overall].text[0] == "(") for row in tables[0].rows} == {(few, False)}
+        assert {
+            (row[qa].text[0] == "(", row[overall].text[0] == "(") for row in tables[0].rows
+        } == {(few, False)}
         assert any(column == qa for _, column in tables[0].best) is not few
         assert (FEW in tables[0].meaning) is (FEW in printed(findings, 200)) is few
-        assert not re.search(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', to_html(tables[:1]))  # tinted
+        # tinted
+        assert not re.search(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', to_html(tables[:1]))
 
 
 def test_a_load_names_who_is_best_without_drafting_and_with_it():
-    rows = [("a", 1, 2.0, 1.0), ("b", 1, 1.9, 1.8), ("a", 8, 1.5, 0.5), ("b", 8, 1.2, 0.6), ("a", 32, 0.9, 0.1),
-            ("a", 64, 0.8, 0.1)]  # fmt: skip
-    frame = pd.DataFrame(rows, columns=["method", "concurrency", "modelled_speedup", "with_drafting"])
+    rows = [
+        ("a", 1, 2.0, 1.0),
+        ("b", 1, 1.9, 1.8),
+        ("a", 8, 1.5, 0.5),
+        ("b", 8, 1.2, 0.6),
+        ("a", 32, 0.9, 0.1),
+        ("a", 64, 0.8, 0.1),
+    ]
+    frame = pd.DataFrame(
+        rows, columns=["method", "concurrency", "modelled_speedup", "with_drafting"]
+    )
     load = Load(frame.assign(variant=""), frame, frame, "M on H, fit")
-    assert _describe_modelled_loads(load, frozenset()) == (
-        "Under load, modelled on M on H without drafting time (in brackets with it): 1 at once: a 2.00 (b 1.80); 8 at"
-        " once: a 1.50 (none); 32 and 64 at once: none is faster than vanilla."
+    assert (
+        _describe_modelled_loads(load, frozenset())
+        == "Under load, modelled on M on H without drafting time (in brackets with it): 1 at once:"
+        " a 2.00 (b 1.80); 8 at once: a 1.50 (none); 32 and 64 at once: none is faster than"
+        " vanilla."
     )
     assert "1 at once" not in _describe_modelled_loads(
         Load(frame[:1].assign(variant=""), frame, frame, ""), frozenset()
@@ -275,7 +336,8 @@ def test_the_factors_multiply_to_the_speedups_of_the_summary(three_methods):
         assert row["mat"] == pytest.approx(overall.loc[method, "mat"])
     assert np.allclose(rows.xs(MODELLED, level="basis")["remainder"], 1)
     measured = rows.xs(MEASURED, level="basis")
-    assert measured.loc["sam", "overhead"] < measured.loc["pld", "overhead"] < 1  # 9 ms of drafting against 0.4
+    # 9 ms of drafting against 0.4
+    assert measured.loc["sam", "overhead"] < measured.loc["pld", "overhead"] < 1
     assert np.allclose(measured["remainder"], 1, atol=0.1)
 
 

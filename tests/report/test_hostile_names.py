@@ -1,4 +1,6 @@
-"""A run directory from another user: its names are data wherever they are printed, and no other file is written."""
+"""A run directory from another user: its names are data wherever they are printed, and no other
+file is written.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,20 @@ from specbench.report.writers import to_csv, to_latex, to_markdown
 MARKUP = "</script><img src=x onerror=alert(1)>"
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eevil"
 HOSTILE = (
-    "/tmp/absolute", "../../up", "..", ".", "", ".hidden", "-rf", "a/b", "a\\b", "C:name", "with\0nul", "line\nbreak",
-    "n" * 300, "\u6a21" * 300, "\ud800", MARKUP, ESCAPES, "trailing.", " ", "~", "a?b*c",
+    "/tmp/absolute", "../../up", "..", ".", "", ".hidden", "-rf", "a/b", "a\\b", "C:name",
+    "with\0nul", "line\nbreak", "n" * 300, "\u6a21" * 300, "\ud800", MARKUP, ESCAPES, "trailing.",
+    " ", "~", "a?b*c",
 )  # fmt: skip
-USUAL = ("pld", "vanilla_aa", "token_recycling_hot", "llama-3.1-8b", "my method", "\u6a21\u578b", "a+b=c", "x [k=3]")
+USUAL = (
+    "pld",
+    "vanilla_aa",
+    "token_recycling_hot",
+    "llama-3.1-8b",
+    "my method",
+    "\u6a21\u578b",
+    "a+b=c",
+    "x [k=3]",
+)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
@@ -47,7 +59,9 @@ def test_a_usual_name_stays_and_no_two_names_become_one():
 
 
 def test_a_report_is_written_into_its_own_folder(make_run, tmp_path, refused):
-    """Links in a run directory lead nowhere: those to files and folders that others made are refused."""
+    """Links in a run directory lead nowhere: those to files and folders that others made are
+    refused.
+    """
     run = make_run("sweep/a", per_category=1, control=False)
     victim = tmp_path / "victim"
     victim.mkdir()
@@ -88,7 +102,11 @@ def hostile(tmp_path_factory):
                 fail(entry, f"{MARKUP}{ESCAPES}")
 
     return build_run(
-        tmp_path_factory.mktemp("hostile") / "in" / "run", METHODS, categories=CATEGORIES, per_category=2, edit=edit
+        tmp_path_factory.mktemp("hostile") / "in" / "run",
+        METHODS,
+        categories=CATEGORIES,
+        per_category=2,
+        edit=edit,
     )
 
 
@@ -97,7 +115,10 @@ def test_answers_of_hostile_methods_stay_in_their_folder(hostile, tmp_path):
     assert main([str(hostile), "--export-answers", str(tmp_path / "answers")]) == 0
     assert len(list((tmp_path / "answers").glob("*.jsonl"))) == len(METHODS) + 2
     assert [path.name for path in tmp_path.iterdir()] == ["answers"]
-    assert sorted(path for path in tmp_path.parent.rglob("*") if tmp_path not in path.parents) == before
+    assert (
+        sorted(path for path in tmp_path.parent.rglob("*") if tmp_path not in path.parents)
+        == before
+    )
 
 
 def test_a_terminal_gets_no_escape_sequence(hostile, capsys):
@@ -112,7 +133,9 @@ def test_files_have_no_character_that_steers_or_hides(hostile, tmp_path):
     report = build_report([hostile], tmp_path / "out", plots=False)
     assert {"summary.csv", "overall.csv", "report.html"} <= {path.name for path in report.files}
     for path in report.files:
-        assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", path.read_text("utf-8")), path
+        assert not re.search(
+            "[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", path.read_text("utf-8")
+        ), path
     page = (report.output / "report.html").read_text("utf-8")
     assert page.count("<script") == page.count("</script>") == 2
     assert "<img" not in page
@@ -130,7 +153,9 @@ def test_a_page_runs_nothing_in_a_browser(hostile, browser, tmp_path):
 @pytest.mark.exhaustive
 def test_plots_of_hostile_names(hostile, tmp_path):
     """Of two models, whose names are in the files'."""
-    other = build_run(tmp_path / "other", {"pld": (4.0, 0.35, 4e-4)}, categories=["qa"], per_category=1)
+    other = build_run(
+        tmp_path / "other", {"pld": (4.0, 0.35, 4e-4)}, categories=["qa"], per_category=1
+    )
     files = build_report([hostile, other], tmp_path / "out").files
     assert all(path.is_relative_to(tmp_path / "out") for path in files)
     assert not re.search("[\x00-\x1f]", "".join(map(str, files)))
@@ -139,7 +164,9 @@ def test_plots_of_hostile_names(hostile, tmp_path):
 def test_csv_names_are_no_formulas_and_figures_stay():
     figures = ["-5", "-1e-5", "-.5", "+3", "x=1", "a,b", 'q"']
     values = ["=1+1", "+x", "-x", "@x", "\t=1", f"={ESCAPES}", " =1", *figures, None]
-    frame = pd.DataFrame({"=name": values, "figure": [-float(number) for number in range(len(values))]})
+    frame = pd.DataFrame(
+        {"=name": values, "figure": [-float(number) for number in range(len(values))]}
+    )
     rows = list(csv.reader(io.StringIO(to_csv(frame))))
     assert rows[0] == ["'=name", "figure"]
     quoted = ["'=1+1", "'+x", "'-x", "'@x", r"'\t=1", f"'={printable(ESCAPES)}", "' =1"]
@@ -149,7 +176,9 @@ def test_csv_names_are_no_formulas_and_figures_stay():
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_tables_to_paste_keep_one_line_a_row(name):
-    table, usual = (Table(it, it, it, (it, "x"), ((Cell(it), Cell("1")),), frozenset()) for it in (name, "d"))
+    table, usual = (
+        Table(it, it, it, (it, "x"), ((Cell(it), Cell("1")),), frozenset()) for it in (name, "d")
+    )
     markdown, latex = to_markdown([table]), to_latex([table])
     assert len(markdown.splitlines()) == 5
     assert latex.count("\n") == to_latex([usual]).count("\n")

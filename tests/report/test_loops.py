@@ -1,4 +1,6 @@
-"""Tokens in loops: which they are, against the definition word by word, and what they do to a MAT."""
+"""Tokens in loops: which they are, against the definition word by word, and what they do to a
+MAT.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,9 @@ def by_definition(ids):
 
 @given(
     st.lists(
-        st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=70), st.integers(1, 40)), min_size=1, max_size=3
+        st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=70), st.integers(1, 40)),
+        min_size=1,
+        max_size=3,
     )
 )
 def test_marks_are_those_of_the_definition(parts):
@@ -43,7 +47,8 @@ def test_the_least_loop_and_the_longest_period(period, tokens, marked):
     assert int(find_loops(ids).sum()) == marked
 
 
-LOOP = [*range(100, 119), *[7, 8] * 40]  # 19 tokens, then a loop whose repetition begins at the 22nd
+# 19 tokens, then a loop whose repetition begins at the 22nd
+LOOP = [*range(100, 119), *[7, 8] * 40]
 
 
 def test_mat_with_and_without_a_loop_by_hand(make_manifest):
@@ -52,7 +57,9 @@ def test_mat_with_and_without_a_loop_by_hand(make_manifest):
     vanilla, pld = turn([1] * (len(ids) - 1), ids=ids), turn([4] * 5 + [8] * 10, [7] * 15, ids=ids)
 
     def found(*turns):
-        records = [record(name, "a", [each]) for name, each in zip((VANILLA, "pld"), turns, strict=True)]
+        records = [
+            record(name, "a", [each]) for name, each in zip((VANILLA, "pld"), turns, strict=True)
+        ]
         findings = found_in(records, make_manifest({"pld": {}}))
         return of_overall(findings).loc["pld"], " ".join(find_remarks(findings.reported))
 

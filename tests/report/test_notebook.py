@@ -27,7 +27,9 @@ def code(notebook):
 
 @pytest.fixture(scope="module")
 def execute():
-    """Run a notebook on these runs, in this folder: its outputs. All in one kernel, emptied before each."""
+    """Run a notebook on these runs, in this folder: its outputs. All in one kernel, emptied before
+    each.
+    """
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
@@ -54,13 +56,22 @@ def images(outputs):
 
 def words(outputs):
     data = (output.get("data", {}) for output in outputs)
-    return "\n".join([*(output.get("text", "") for output in outputs), *(each.get("text/html", "") for each in data)])
+    return "\n".join(
+        [
+            *(output.get("text", "") for output in outputs),
+            *(each.get("text/html", "") for each in data),
+        ]
+    )
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_outputs_are_stripped(notebook):
     found = cells(notebook)
-    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in found if "outputs" in cell)
+    assert all(
+        not cell["outputs"] and cell["execution_count"] is None
+        for cell in found
+        if "outputs" in cell
+    )
     assert 6 <= len(found) <= 20
 
 
@@ -71,13 +82,17 @@ def test_it_imports_the_report_alone(notebook):
     names |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     allowed = {"pathlib", "numpy", "pandas", "specbench"}
     assert {name.split(".")[0] for name in names} <= allowed
-    assert {".".join(name.split(".")[:2]) for name in names if name.startswith("specbench")} == {"specbench.report"}
+    assert {".".join(name.split(".")[:2]) for name in names if name.startswith("specbench")} == {
+        "specbench.report"
+    }
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("methods", [None, {}])
 def test_the_first_runs_on_any_run(execute, make_run, methods):
-    run = make_run(methods=methods, peers=("hf_assisted",) if methods is None else (), per_category=2)
+    run = make_run(
+        methods=methods, peers=("hf_assisted",) if methods is None else (), per_category=2
+    )
     assert images(execute(READ, run)) == (5 if methods is None else 0)
 
 
@@ -129,10 +144,14 @@ def test_the_second_explains_a_speedup(execute, live):
 
     outputs = execute(WHY, live)
     factors = explain(
-        read_findings([live], FOLDER.parent / "results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json")
+        read_findings(
+            [live], FOLDER.parent / "results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json"
+        )
     )
     assert set(zip(factors["method"], factors["basis"], strict=True)) == {
-        (method, basis) for method in ("pld", "token_recycling") for basis in ("measured", "modelled")
+        (method, basis)
+        for method in ("pld", "token_recycling")
+        for basis in ("measured", "modelled")
     }
     assert images(outputs) == 2 + 1 + 1  # MAT's two plots, MAT against the price, the time split
     assert all(f"{value:.2f}" in words(outputs) for value in factors["speedup"])
@@ -141,12 +160,21 @@ def test_the_second_explains_a_speedup(execute, live):
 @pytest.mark.exhaustive
 def test_the_third_draws_a_papers_figures(execute, live, sweep, make_run):
     manifest = {
-        "model": {"name": "vicuna-7b-v1.3", "dtype": "float16", "device": "cuda:0", "parameters": 10**9},
+        "model": {
+            "name": "vicuna-7b-v1.3",
+            "dtype": "float16",
+            "device": "cuda:0",
+            "parameters": 10**9,
+        },
         "suite": {"name": "spec_bench", "cases": 12, "turns": 14, "sha256": "ab" * 32},
     }
     published = make_run("published", {"pld": (4.0, 0.35, 4e-4)}, per_category=2, manifest=manifest)
     outputs = execute(FIGURES, live, sweep, published)
-    for nothing in ("does not apply", "no two parameters vary", "nothing of these runs was published"):
+    for nothing in (
+        "does not apply",
+        "no two parameters vary",
+        "nothing of these runs was published",
+    ):
         assert nothing not in words(outputs)
     assert "Spec-Bench" in words(outputs)
     assert images(outputs) >= 3 * 4 + 2  # scenes by plots, and heatmaps
@@ -154,11 +182,16 @@ def test_the_third_draws_a_papers_figures(execute, live, sweep, make_run):
 
 @pytest.mark.exhaustive
 def test_the_fifth_says_where_drafting_stops_paying(execute, tmp_path, live):
-    runs = [build_run(tmp_path / str(n), ONE, edit=serve(n), control=False, per_category=1) for n in (2, 4)]
+    runs = [
+        build_run(tmp_path / str(n), ONE, edit=serve(n), control=False, per_category=1)
+        for n in (2, 4)
+    ]
     outputs = execute(LOAD, *runs)
     assert images(outputs) == 2
     assert "2 runs, 4 rows of method and load" in words(outputs)
-    assert re.search(r"<td>pld</td>\s*<td></td>\s*<td>4</td>\s*<td>NaN</td>\s*<td>1</td>", words(outputs))
+    assert re.search(
+        r"<td>pld</td>\s*<td></td>\s*<td>4</td>\s*<td>NaN</td>\s*<td>1</td>", words(outputs)
+    )
     assert "does not apply to these runs, each request ran alone" in words(execute(LOAD, live))
 
 

@@ -14,7 +14,8 @@ from specbench.report.frames.headline import find_headlines
 from specbench.report.page import page as page_module
 from specbench.report.page.opening import opening
 
-FAST, SLOW, STEADY = (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2), 9  # cases per category with which the control is steady
+# cases per category with which the control is steady
+FAST, SLOW, STEADY = (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2), 9
 CSS = Path(page_module.__file__).with_name("page.css").read_text("utf-8")
 
 
@@ -32,7 +33,9 @@ def scale(record, by):
 
 
 def retime(even, odd):
-    """An edit of the control's times: by a factor in every second block, by another in the others."""
+    """An edit of the control's times: by a factor in every second block, by another in the
+    others.
+    """
 
     def edit(manifest, records):
         for record in records:
@@ -66,7 +69,9 @@ def test_all_well_is_one_quiet_line(quiet):
     assert 'class="alert' not in body
     [line] = re.findall('<p class="verdicts">(.*?)</p>', body, re.S)
     words = " ".join(re.sub("<[^>]*>", " ", line).split())
-    assert re.match(r"Lossless all ids equal vanilla&#39;s A/A control [\d.]+, steady Errors none", words)
+    assert re.match(
+        r"Lossless all ids equal vanilla&#39;s A/A control [\d.]+, steady Errors none", words
+    )
     assert body.index('class="headline"') < body.index('class="verdicts"') < body.index("<section")
 
 
@@ -75,7 +80,11 @@ def test_all_well_is_one_quiet_line(quiet):
     [
         (fail_one, " bad", "Failed cases: pld 1 of 54"),
         (differ, " bad", "Not lossless: pld has vanilla's output in 98.1 % of its cases"),
-        (retime(1.05, 1.05), " bad", "The times are unsafe: vanilla against itself differs by up to"),
+        (
+            retime(1.05, 1.05),
+            " bad",
+            "The times are unsafe: vanilla against itself differs by up to",
+        ),
         (retime(1.05, 0.95), "", "The times are unsafe: vanilla against itself differs by up to"),
         (compete, "", "The times are unsafe: other processes competed for the processor."),
     ],
@@ -87,7 +96,9 @@ def test_what_is_wrong_is_loud_once(tmp_path, edit, tone, words):
     body = text.partition("<main>")[2]
     assert re.findall('class="alert(.*?)"', body) == [tone]
     assert body.index('class="alert') < body.index('class="headline"')
-    shown = html.unescape(re.sub("<[^>]*>", "", re.sub('<details class="fold">.*?</section>', "", body, flags=re.S)))
+    shown = html.unescape(
+        re.sub("<[^>]*>", "", re.sub('<details class="fold">.*?</section>', "", body, flags=re.S))
+    )
     assert shown.count(words) == 1
     assert shown.count("vanilla against itself") <= 1
 
@@ -120,7 +131,9 @@ def test_where_the_best_loses(tmp_path, categories, methods, words):
 
 @pytest.mark.parametrize("count", [2, STEADY])
 def test_another_method_is_ahead_only_beyond_chance(tmp_path, count):
-    """With enough cases to tell; with fewer the figures are compared, and the sentence warns of chance."""
+    """With enough cases to tell; with fewer the figures are compared, and the sentence warns of
+    chance.
+    """
 
     def edit(manifest, records):  # b has vanilla's times but on rag, where it is faster than a
         for record in records:
@@ -128,7 +141,9 @@ def test_another_method_is_ahead_only_beyond_chance(tmp_path, count):
                 scale(record, 0.1)
 
     methods = {"a": FAST, "b": (0.0, 0.0, 0.0)}
-    run = build_run(tmp_path / "run", methods, categories=("qa", "rag"), per_category=count, edit=edit)
+    run = build_run(
+        tmp_path / "run", methods, categories=("qa", "rag"), per_category=count, edit=edit
+    )
     findings = gather([read_run(run)])
     [headline] = find_headlines(findings)
     text = opening(findings, [headline])
@@ -162,7 +177,9 @@ def luminance(colour):
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_text_has_contrast(scheme):
     """WCAG 2.2, AA: at least 4.5 for text."""
-    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", CSS.split(":root")[1 + scheme].partition("}")[0]))
+    colours = dict(
+        re.findall(r"--([\w-]+): (#\w{6})", CSS.split(":root")[1 + scheme].partition("}")[0])
+    )
     backs = dict.fromkeys(("ink", "soft", "link", "good", "warn", "bad"), ("back", "card"))
     backs |= {"warn": ("warn-back",), "bad": ("bad-back",)}
     for ink, grounds in backs.items():
@@ -195,12 +212,16 @@ def test_nothing_is_wider_than_the_screen(browser, wide_report, width):
 
 
 @pytest.mark.parametrize(("width", "at_the_side"), [(1400, True), (390, False)])
-def test_contents_stay_at_the_side_of_a_wide_screen_and_fold_on_a_narrow_one(browser, wide_report, width, at_the_side):
+def test_contents_stay_at_the_side_of_a_wide_screen_and_fold_on_a_narrow_one(
+    browser, wide_report, width, at_the_side
+):
     browser.open(wide_report, width, 900)
     place = "document.querySelector('.toc').getBoundingClientRect()"
     shown = "document.querySelector('.toc a').checkVisibility({contentVisibilityAuto: true})"
     assert browser.run(shown) is at_the_side
-    assert (browser.run(f"{place}.right < document.querySelector('main').getBoundingClientRect().left")) is at_the_side
+    assert (
+        browser.run(f"{place}.right < document.querySelector('main').getBoundingClientRect().left")
+    ) is at_the_side
     browser.run("scrollTo(0, 3000)")
     assert (browser.run(f"{place}.top") >= 0) is at_the_side
     if not at_the_side:
@@ -212,7 +233,9 @@ def test_contents_stay_at_the_side_of_a_wide_screen_and_fold_on_a_narrow_one(bro
 
 def test_a_printed_page_has_what_is_folded(browser, wide_report):
     browser.open(wide_report, 1000, 900)
-    shown = "document.querySelector('#environment dt').checkVisibility({contentVisibilityAuto: true})"
+    shown = (
+        "document.querySelector('#environment dt').checkVisibility({contentVisibilityAuto: true})"
+    )
     assert not browser.run(shown)
     browser.send("Emulation.setEmulatedMedia", media="print")
     try:

@@ -1,4 +1,6 @@
-"""The page's text: the leaderboard without a script, the token view's data, and nothing recorded that can break out."""
+"""The page's text: the leaderboard without a script, the token view's data, and nothing recorded
+that can break out.
+"""
 
 import base64
 import io
@@ -30,11 +32,17 @@ from specbench.report.page.tokens import (
 from specbench.report.tokenizer import PIECES, read_pieces, spell_ids
 
 EVIL = "</script><img src=x onerror=alert(1)>"
-METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}
+METHODS = {
+    "pld": (4.0, 0.35, 4e-4),
+    "token_recycling": (20.0, 0.5, 9e-4),
+    "hf_assisted": (5.0, 0.6, 4e-3),
+}
 
 
 def drawn(manifest, records):
-    draw_records(records, 3, {"pld": ("context", EVIL), "token_recycling": ("table",)}, ("hf_assisted",))
+    draw_records(
+        records, 3, {"pld": ("context", EVIL), "token_recycling": ("table",)}, ("hf_assisted",)
+    )
 
 
 def draw_only(manifest, records, cases=3):
@@ -42,7 +50,9 @@ def draw_only(manifest, records, cases=3):
 
 
 def data_of(text):
-    return json.loads(re.search(r'<script type="application/json" id="token-data">(.*?)</script>', text, re.S)[1])
+    return json.loads(
+        re.search(r'<script type="application/json" id="token-data">(.*?)</script>', text, re.S)[1]
+    )
 
 
 def rows_of(text, table=0):
@@ -53,7 +63,9 @@ def rows_of(text, table=0):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """Not to be changed."""
-    directory = build_run(tmp_path_factory.mktemp("page") / "run", METHODS, per_category=2, edit=drawn)
+    directory = build_run(
+        tmp_path_factory.mktemp("page") / "run", METHODS, per_category=2, edit=drawn
+    )
     return build_report([directory], plots=False)
 
 
@@ -73,7 +85,9 @@ def test_the_leaderboard_is_the_summary_without_a_script(page):
     bold = set()
     for attributes, cells in rows:
         category = re.search('data-category="(.*?)"', attributes)[1]
-        name = re.sub("<.*?>", "", re.search('<td class="name">(.*?)</td>', cells)[1].split("<span")[0]).strip()
+        name = re.sub(
+            "<.*?>", "", re.search('<td class="name">(.*?)</td>', cells)[1].split("<span")[0]
+        ).strip()
         method = CONTROL if name == "vanilla (A/A)" else name
         values = [float(found) for found in re.findall('data-v="(.*?)"', cells)]
         assert values[1] == pytest.approx(mats[category, method], rel=1e-5)
@@ -109,7 +123,9 @@ def test_data_says_who_drafted_each_token(page):
         for count, packed, tree in zip(wanted.accept, found["trees"], wanted.trees, strict=True):
             *given, own = [next(names) for _ in range(count)]
             assert own == OWN
-            assert [data["sources"][number] for number in given] == (["context", EVIL] * count)[: count - 1]
+            assert [data["sources"][number] for number in given] == (["context", EVIL] * count)[
+                : count - 1
+            ]
             if tree["tokens"]:
                 assert [data["ids"][number] for number in packed["t"]] == tree["tokens"]
                 assert data["shapes"][packed["p"]] == tree["parents"]
@@ -117,13 +133,16 @@ def test_data_says_who_drafted_each_token(page):
     kinds = {name: answer["kind"] for name, answer in answers.items()}
     assert kinds == {VANILLA: "reference", "pld": "", "token_recycling": "", "hf_assisted": "peer"}
     prompts = {case["category"]: case["prompt"] for case in data["cases"]}
-    assert prompts == {"multi-turn": "", "translation": "<11><12><13>"}  # a second turn's was not recorded
+    # a second turn's was not recorded
+    assert prompts == {"multi-turn": "", "translation": "<11><12><13>"}
 
 
 def test_drafts_beyond_the_room_are_left_out_and_counted(page):
     cases = sample_cases(page.findings)
     whole, cut = token_data(cases), token_data(cases, tree_bytes=4000)
-    turns = [turn for case in cut["cases"] for answer in case["answers"] for turn in answer["turns"]]
+    turns = [
+        turn for case in cut["cases"] for answer in case["answers"] for turn in answer["turns"]
+    ]
     left = [tree for turn in turns for tree in turn["trees"]]
     assert whole["trees_left_out"] == 0
     assert cut["trees_left_out"] == sum(tree is None for tree in left) > 0
@@ -137,8 +156,15 @@ def test_at_least_three_cases_are_shown(make_run, cases):
     """Cases without drafts, as ``measure=quick`` records all but one, are shown by step."""
     findings = read_findings([make_run(per_category=2, edit=partial(draw_only, cases=cases))])
     data = token_data(sample_cases(findings))
-    assert [case["case"] for case in data["cases"]] == ["multi-turn-0", "multi-turn-1", "translation-0"]
-    drawn = [any(turn["trees"] for answer in case["answers"] for turn in answer["turns"]) for case in data["cases"]]
+    assert [case["case"] for case in data["cases"]] == [
+        "multi-turn-0",
+        "multi-turn-1",
+        "translation-0",
+    ]
+    drawn = [
+        any(turn["trees"] for answer in case["answers"] for turn in answer["turns"])
+        for case in data["cases"]
+    ]
     assert drawn == [cases > 0, False, False]
     assert ("No drafts were recorded" in token_section(sample_cases(findings))) is (cases == 0)
 
@@ -154,7 +180,9 @@ def test_a_late_chains_token_is_drafted(make_run):
 
     cases = sample_cases(read_findings([make_run(per_category=1, edit=edit)]))
     for found in (token_data(cases), token_data(cases, tree_bytes=0)):
-        late = {a["name"]: [turn["late"] for turn in a["turns"]] for a in found["cases"][0]["answers"]}
+        late = {
+            a["name"]: [turn["late"] for turn in a["turns"]] for a in found["cases"][0]["answers"]
+        }
         assert late["pld"] == [[2], []]
         assert late[VANILLA] == [[], []]
 
@@ -165,13 +193,17 @@ def test_what_a_page_cannot_hold_is_left_out_and_counted(make_manifest):
         pairs = [(block, case, method) for block, case in enumerate(cases) for method in methods]
         records = [record(name, case, [made], block=block) for block, case, name in pairs]
         found = sample_cases(found_in(records, make_manifest({name: {} for name in names})))
-        return [(case.case, [answer.name for answer in case.answers], case.left_out) for case in found]
+        return [
+            (case.case, [answer.name for answer in case.answers], case.left_out) for case in found
+        ]
 
     names = [f"m{number}" for number in range(MOST_ANSWERS + 5)]
     cases = [f"c{number}" for number in range(MOST_CASES + 5)]
     tree = {"tokens": [1], "parents": [-1], "path": [0]}
     shown = [VANILLA, *names][:MOST_ANSWERS]
-    assert sampled(cases, names, turn([2], [1], trees=[tree])) == [(case, shown, 6) for case in cases[:MOST_CASES]]
+    assert sampled(cases, names, turn([2], [1], trees=[tree])) == [
+        (case, shown, 6) for case in cases[:MOST_CASES]
+    ]
     long, endless = turn([1] * (MOST_TOKENS // 3)), turn([1] * (MOST_TOKENS + 1))
     assert sampled(["c"], ["one", "two", "three"], long) == [("c", [VANILLA, "one"], 2)]
     assert sampled(["c"], [], endless) == [("c", [VANILLA], 0)]
@@ -194,7 +226,9 @@ def test_pieces_are_kept_next_to_the_run_and_used_without_its_tokenizer(make_run
     assert not (tmp_path / "other" / PIECES).exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"pieces": {"a": 1}}', '{"pieces": 3, "config_hash": "0a1b2c3d"}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"pieces": {"a": 1}}', '{"pieces": 3, "config_hash": "0a1b2c3d"}', "\xff"]
+)
 def test_damaged_pieces_are_not_used(make_run, text):
     directory = make_run(per_category=1)
     (directory / PIECES).write_text(text, encoding="latin-1")
@@ -219,12 +253,17 @@ def test_pieces_spell_a_text_again(make_run):
 def test_pictures_are_light_and_alike(built):
     """A picture of the page shows the same as the file next to it, in a third of the bytes."""
     text = text_of(built)
-    pictures = [base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,(.*?)"', text)]
+    pictures = [
+        base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,(.*?)"', text)
+    ]
     files = [path for path in built.files if path.suffix == ".png"]
     assert len(pictures) == len(files)
     assert sum(map(len, pictures)) < 0.6 * sum(path.stat().st_size for path in files)
     for data, path in zip(pictures, files, strict=True):
-        shown, drawn = (np.asarray(Image.open(each).convert("RGB")).astype(int) for each in (io.BytesIO(data), path))
+        shown, drawn = (
+            np.asarray(Image.open(each).convert("RGB")).astype(int)
+            for each in (io.BytesIO(data), path)
+        )
         assert shown.shape == drawn.shape
         assert np.abs(shown - drawn).mean() < 1.5
 

@@ -11,13 +11,19 @@ from specbench.report import build_report
 from specbench.report.tokenizer import PIECES
 
 EVIL = "</script><img src=x onerror=alert(1)>"
-METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}
+METHODS = {
+    "pld": (4.0, 0.35, 4e-4),
+    "token_recycling": (20.0, 0.5, 9e-4),
+    "hf_assisted": (5.0, 0.6, 4e-3),
+}
 PHONE, WIDE = 360, 1200
 
 
 def hostile(manifest, records):
     """Drafts, and text that tries to break out wherever a record can hold any."""
-    draw_records(records, 3, {"pld": ("context", EVIL), "token_recycling": ("table",)}, ("hf_assisted",))
+    draw_records(
+        records, 3, {"pld": ("context", EVIL), "token_recycling": ("table",)}, ("hf_assisted",)
+    )
     manifest["warnings"] = [EVIL]
     for each in records:
         if each.block == 0:
@@ -28,9 +34,18 @@ def hostile(manifest, records):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    directory = build_run(tmp_path_factory.mktemp("page") / "run", METHODS, per_category=2, edit=hostile)
-    pieces = {str(token): f" w{token}" for token in range(5, 900)} | {"4": EVIL, "7": "\n", "8": "  ", "9": "é"}
-    (directory / PIECES).write_text(json.dumps({"config_hash": "0a1b2c3d", "pieces": pieces}), encoding="utf-8")
+    directory = build_run(
+        tmp_path_factory.mktemp("page") / "run", METHODS, per_category=2, edit=hostile
+    )
+    pieces = {str(token): f" w{token}" for token in range(5, 900)} | {
+        "4": EVIL,
+        "7": "\n",
+        "8": "  ",
+        "9": "é",
+    }
+    (directory / PIECES).write_text(
+        json.dumps({"config_hash": "0a1b2c3d", "pieces": pieces}), encoding="utf-8"
+    )
     return build_report([directory])
 
 
@@ -47,16 +62,17 @@ def page(browser, report):
 def column(page, number, board=0):
     """The cells in a column of the leaderboard's visible rows."""
     return page.run(
-        f"[...document.querySelectorAll('table.board')[{board}].tBodies[0].rows].filter(row => !row.hidden)"
-        f".map(row => row.cells[{number}].firstChild.textContent)"
+        f"[...document.querySelectorAll('table.board')[{board}].tBodies[0].rows].filter(row =>"
+        f" !row.hidden).map(row => row.cells[{number}].firstChild.textContent)"
     )
 
 
 def chosen(page, pane=0):
     """(turn, index) of the chosen token."""
     return page.run(
-        f"(() => {{ const node = document.querySelectorAll('.pane')[{pane}].querySelector('[aria-selected=true]');"
-        " return [Number(node.dataset.turn), Number(node.dataset.index)]; })()"
+        "(() => { const node ="
+        f" document.querySelectorAll('.pane')[{pane}].querySelector('[aria-selected=true]'); return"
+        " [Number(node.dataset.turn), Number(node.dataset.index)]; })()"
     )
 
 
@@ -72,8 +88,8 @@ def facts(page, pane=0):
 
 def select(page, selector, value):
     page.run(
-        f"(() => {{ const node = document.querySelector({json.dumps(selector)}); node.value = {json.dumps(value)};"
-        " node.dispatchEvent(new Event('change', {bubbles: true})); })()"
+        f"(() => {{ const node = document.querySelector({json.dumps(selector)}); node.value ="
+        f" {json.dumps(value)}; node.dispatchEvent(new Event('change', {{bubbles: true}})); }})()"
     )
 
 
@@ -81,22 +97,32 @@ def test_columns_sort_by_click_and_by_key(page, report):
     mats = [float(value) for value in column(page, 2)]
     page.point("table.board th:nth-child(3) .sort")
     assert [float(value) for value in column(page, 2)] == sorted(mats, reverse=True) != mats
-    assert page.run("document.querySelector('table.board th:nth-child(3)').ariaSort") == "descending"
+    assert (
+        page.run("document.querySelector('table.board th:nth-child(3)').ariaSort") == "descending"
+    )
     page.run("document.querySelector('table.board th:nth-child(3) .sort').focus()")
     page.press("Enter")
     assert [float(value) for value in column(page, 2)] == sorted(mats)
     page.point("table.board th:nth-child(1) .sort")
     names = page.run(
-        "[...document.querySelectorAll('table.board tr:not([hidden]) td:first-child')].map(td => td.innerText)"
+        "[...document.querySelectorAll('table.board tr:not([hidden]) td:first-child')].map(td =>"
+        " td.innerText)"
     )
-    assert [name.split()[0] for name in names] == ["hf_assisted", "pld", "token_recycling", "vanilla", "vanilla"]
+    assert [name.split()[0] for name in names] == [
+        "hf_assisted",
+        "pld",
+        "token_recycling",
+        "vanilla",
+        "vanilla",
+    ]
     assert "A/A" in names[-1]
     assert page.run("document.querySelectorAll('th[aria-sort]').length") == 1
 
 
 def test_every_column_can_be_sorted_and_blanks_stay_last(page):
     header = page.run(
-        "[...document.querySelectorAll('table.board th')].findIndex(th => /Acceptance/.test(th.textContent))"
+        "[...document.querySelectorAll('table.board th')].findIndex(th =>"
+        " /Acceptance/.test(th.textContent))"
     )
     for _ in range(2):
         page.point(f"table.board th:nth-child({header + 1}) .sort")
@@ -104,7 +130,8 @@ def test_every_column_can_be_sorted_and_blanks_stay_last(page):
         assert values[-3:] == ["–"] * 3  # vanilla, its control, and a method with its own loop
         assert "–" not in values[:-3]
     bare = page.run(
-        "[...document.querySelectorAll('table.sortable th')].filter(th => !th.querySelector('button')).length"
+        "[...document.querySelectorAll('table.sortable th')].filter(th =>"
+        " !th.querySelector('button')).length"
     )
     assert bare == 0
 
@@ -122,7 +149,10 @@ def test_leaderboard_filters_by_category(page, report):
 
 def test_leaderboard_filters_by_model(browser, tmp_path):
     big = {"model": {"name": "big & <b>bold", "dtype": "float16", "device": "cuda"}}
-    runs = [build_run(tmp_path / "one", per_category=1), build_run(tmp_path / "two", per_category=1, manifest=big)]
+    runs = [
+        build_run(tmp_path / "one", per_category=1),
+        build_run(tmp_path / "two", per_category=1, manifest=big),
+    ]
     browser.open(build_report(runs, plots=False).output / "report.html", WIDE)
     assert len(column(browser, 2)) == 10
     select(browser, "[data-filter=where]", "big & <b>bold on mini")
@@ -161,7 +191,9 @@ def test_tokens_are_moved_through_by_keyboard(page, report):
 
 def test_facts_of_a_token_are_the_records(page, report):
     select(page, ".pane select", "pld")
-    [recorded] = [each for each in report.findings.runs[0].records if (each.block, each.method) == (0, "pld")]
+    [recorded] = [
+        each for each in report.findings.runs[0].records if (each.block, each.method) == (0, "pld")
+    ]
     page.run("document.querySelector('.pane [tabindex=\"0\"]').focus()")
     page.press("Home", "ArrowRight")
     turn = recorded.turns[0]
@@ -172,7 +204,10 @@ def test_facts_of_a_token_are_the_records(page, report):
         assert found["Rows fed"] == str(turn.fed[step])
         drafted = turn.accept[step] > 1
         assert found["From"] == ("drafted by context" if drafted else "the target's own")
-        nodes = page.run("[...document.querySelector('.pane').querySelectorAll('.node')].map(node => node.textContent)")
+        nodes = page.run(
+            "[...document.querySelector('.pane').querySelectorAll('.node')].map(node =>"
+            " node.textContent)"
+        )
         assert len(nodes) == turn.proposed[step]
         marked = [text for text in nodes if text.startswith("✓")]
         assert len(marked) == turn.accept[step] - 1
@@ -193,11 +228,16 @@ def test_panes_follow_one_place_and_hover_shows_another(page):
 
 
 def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
-    """Whole drafts with a late token behind them, behind no draft, and none: shown in words, not by colour alone."""
+    """Whole drafts with a late token behind them, behind no draft, and none: shown in words, not by
+    colour alone.
+    """
     chain = {"tokens": [2, 3], "parents": [-1, 0], "path": [0, 1]}
     trees = [chain | {"late": True}, {"tokens": [], "parents": [], "path": [], "late": True}, chain]
     turns = [turn([3, 1, 3], [2, 0, 2], ids=list(range(1, 9)), trees=trees)]
-    records = [record("vanilla", "a", [turn([1] * 7, ids=list(range(1, 9)))]), record("card", "a", turns)]
+    records = [
+        record("vanilla", "a", [turn([1] * 7, ids=list(range(1, 9)))]),
+        record("card", "a", turns),
+    ]
     directory = write_run(tmp_path / "run", manifest_of({"card": {}}), records)
     browser.troubles.clear()
     browser.open(build_report([directory], plots=False).output / "report.html", WIDE)
@@ -205,7 +245,8 @@ def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
     browser.run("document.querySelector('.pane .token').focus()")
     browser.press("Home", "ArrowRight")
     nodes = (
-        "[...document.querySelectorAll('.pane')[0].querySelectorAll('.tree li .node')].map(node => node.textContent)"
+        "[...document.querySelectorAll('.pane')[0].querySelectorAll('.tree li .node')].map(node =>"
+        " node.textContent)"
     )
     message = "document.querySelector('.pane .tree p').textContent"
     assert browser.run(nodes) == ["✓<2>", "✓<3>", "✓<4> (late)"]
@@ -218,8 +259,13 @@ def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
     browser.press("ArrowDown")
     assert browser.run(nodes) == ["✓<2>", "✓<3>"]
     assert "late" not in browser.run(message) + facts(browser)["Accepted"]
-    kinds = browser.run("[...document.querySelector('.pane').querySelectorAll('.token')].map(node => node.className)")
-    assert [kind.split()[1:] for kind in kinds[3:]] == [["drafted", "late"]] * 2 + [["drafted"]] * 2 + [["own"]]
+    kinds = browser.run(
+        "[...document.querySelector('.pane').querySelectorAll('.token')].map(node =>"
+        " node.className)"
+    )
+    assert [kind.split()[1:] for kind in kinds[3:]] == [["drafted", "late"]] * 2 + [
+        ["drafted"]
+    ] * 2 + [["own"]]
     assert "drafted late" in browser.run("document.querySelector('.legend').textContent")
     assert browser.troubles == []
 
@@ -237,7 +283,10 @@ def test_methods_are_added_and_removed(page):
     page.run("document.querySelector('.pane [tabindex=\"0\"]').focus()")
     page.press("Home", "ArrowRight")
     assert "own loop" in page.run("document.querySelector('.pane .tree').textContent")
-    assert page.run("document.querySelector('.pane').getAttribute('aria-label')") == "Answer of hf_assisted"
+    assert (
+        page.run("document.querySelector('.pane').getAttribute('aria-label')")
+        == "Answer of hf_assisted"
+    )
 
 
 def test_hostile_text_stays_text_and_another_case_is_shown(page):
@@ -249,28 +298,40 @@ def test_hostile_text_stays_text_and_another_case_is_shown(page):
     first = page.run("document.querySelector('.pane .tokens').textContent")
     select(page, "#token-view select", "2")
     assert page.run("document.querySelector('.pane .tokens').textContent") != first
-    assert page.run("document.querySelectorAll('.pane .turn').length") == 2  # one turn in each of two panes
+    # one turn in each of two panes
+    assert page.run("document.querySelectorAll('.pane .turn').length") == 2
     assert page.run("document.querySelector('#token-prompt pre').textContent") == " w11 w12 w13"
 
 
 def test_panes_of_another_run_give_way(browser, tmp_path):
-    """Cases of several suites: what is shown answered the case, as long as there is anyone who did."""
+    """Cases of several suites: what is shown answered the case, as long as there is anyone who
+    did.
+    """
     other = {"suite": {"name": "other", "cases": 6, "turns": 7, "sha256": "cd" * 32}}
     runs = [
-        build_run(tmp_path / "one", {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.8, 1e-3)}, per_category=1),
+        build_run(
+            tmp_path / "one", {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.8, 1e-3)}, per_category=1
+        ),
         build_run(tmp_path / "two", {"rest": (4.0, 0.4, 1e-3)}, per_category=1, manifest=other),
     ]
     browser.troubles.clear()
     browser.open(build_report(runs, plots=False).output / "report.html", WIDE)
-    titles = browser.run("[...document.querySelector('#token-view select').options].map(option => option.textContent)")
+    titles = browser.run(
+        "[...document.querySelector('#token-view select').options].map(option =>"
+        " option.textContent)"
+    )
     place = next(number for number, title in enumerate(titles) if "on other" in title)
     shown = "[...document.querySelectorAll('.pane select')].map(select => select.value)"
     assert set(browser.run(shown)) == {"pld", "sam"}
     select(browser, "#token-view select", str(place))
     assert set(browser.run(shown)) == {"rest", "vanilla"}
-    labels = browser.run("[...document.querySelectorAll('.pane')].map(pane => pane.getAttribute('aria-label'))")
+    labels = browser.run(
+        "[...document.querySelectorAll('.pane')].map(pane => pane.getAttribute('aria-label'))"
+    )
     assert set(labels) == {"Answer of rest", "Answer of vanilla"}
-    assert "no finished answer" not in browser.run("document.querySelector('#token-view').textContent")
+    assert "no finished answer" not in browser.run(
+        "document.querySelector('#token-view').textContent"
+    )
     select(browser, ".pane select", "pld")  # asked for by name, it is shown as missing
     assert "no finished answer" in browser.run("document.querySelector('.pane').textContent")
     assert browser.troubles == []
@@ -287,10 +348,14 @@ def test_steps_and_drafts_are_distinguished_without_colour(page):
     assert own[0] == "700" != drafted[0]
     assert own[1] == "rgba(0, 0, 0, 0)" != drafted[1]
     assert float(step[2].removesuffix("px")) >= 2
-    labels = page.run("[...document.querySelectorAll('.pane .token')].map(node => node.getAttribute('aria-label'))")
+    labels = page.run(
+        "[...document.querySelectorAll('.pane .token')].map(node =>"
+        " node.getAttribute('aria-label'))"
+    )
     assert all("From" in text and "Token" in text for text in labels)
     lines = page.run(
-        "[...document.querySelectorAll('.legend .from')].map(node => getComputedStyle(node).borderBottomStyle)"
+        "[...document.querySelectorAll('.legend .from')].map(node =>"
+        " getComputedStyle(node).borderBottomStyle)"
     )
     assert len(set(lines)) == len(lines) == 3
 
@@ -303,14 +368,18 @@ def test_page_fits_phone_and_screen_in_both_schemes(browser, report, width, sche
     browser.open(report.output / "report.html", width, 740, scheme)
     assert browser.run("document.documentElement.scrollWidth") == width
     colours = browser.run(
-        "['body', '.tokens', '.tree', '.alert'].map(name => getComputedStyle(document.querySelector(name)))"
-        ".map(style => [style.color, style.backgroundColor].map(text => text.match(/\\d+/g).slice(0, 3).map(Number))"
-        ".map(([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b))"
+        "['body', '.tokens', '.tree', '.alert'].map(name =>"
+        " getComputedStyle(document.querySelector(name))).map(style => [style.color,"
+        " style.backgroundColor].map(text => text.match(/\\d+/g).slice(0, 3).map(Number)).map(([r,"
+        " g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b))"
     )
     for ink, back in colours:
         assert (ink > back + 120) if scheme == "dark" else (back > ink + 120)
-    wide = browser.run("[...document.querySelectorAll('.pane')].map(pane => pane.getBoundingClientRect().width)")
-    assert all((each > width / 2) == (width == PHONE) for each in wide)  # one below the other, or side by side
+    wide = browser.run(
+        "[...document.querySelectorAll('.pane')].map(pane => pane.getBoundingClientRect().width)"
+    )
+    # one below the other, or side by side
+    assert all((each > width / 2) == (width == PHONE) for each in wide)
     assert browser.troubles == []
 
 
@@ -318,8 +387,8 @@ def test_page_fits_phone_and_screen_in_both_schemes(browser, report, width, sche
 def test_plots_stand_in_as_many_columns_as_fit(browser, report, width, columns):
     browser.open(report.output / "report.html", width, 740)
     places = browser.run(
-        "[...document.querySelectorAll('#plots > .plots figure')].map(figure => figure.getBoundingClientRect())"
-        ".map(box => [box.left, box.right])"
+        "[...document.querySelectorAll('#plots > .plots figure')].map(figure =>"
+        " figure.getBoundingClientRect()).map(box => [box.left, box.right])"
     )
     assert len({round(left) for left, _ in places}) == columns
     assert min(left for left, _ in places) >= 0
@@ -330,9 +399,10 @@ def test_names_stay_next_to_their_figures_on_a_phone(browser, report):
     """A table that is wider than the phone scrolls under its first column."""
     browser.open(report.output / "report.html", PHONE, 740)
     moved = browser.run(
-        "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).map(box => {"
-        " box.scrollLeft = 400; const name = box.querySelector('tbody tr:not([hidden]) td.name');"
-        " return name.getBoundingClientRect().left - box.getBoundingClientRect().left; })"
+        "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth >"
+        " box.clientWidth).map(box => { box.scrollLeft = 400; const name = box.querySelector('tbody"
+        " tr:not([hidden]) td.name'); return name.getBoundingClientRect().left -"
+        " box.getBoundingClientRect().left; })"
     )
     assert len(moved) > 3
     assert all(abs(left) < 1 for left in moved)
@@ -344,6 +414,8 @@ def test_without_a_script_the_tables_are_plain(browser, report):
         browser.open(report.output / "report.html", WIDE)
         assert len(column(browser, 2)) == 5
         assert not browser.run("document.getElementById('board-filters').checkVisibility()")
-        assert "needs JavaScript" in browser.run("document.querySelector('#token-by-token').innerText")
+        assert "needs JavaScript" in browser.run(
+            "document.querySelector('#token-by-token').innerText"
+        )
     finally:
         browser.send("Emulation.setScriptExecutionDisabled", value=False)

@@ -29,7 +29,11 @@ def row_of(records, manifest, profile, method="pld"):
 
 def own(manifest, profile):
     """The profile as if it had been measured on the run's machine."""
-    there = {"device": device_name(manifest["machine"], "cpu"), "dtype": "float32", "engine": "eager"}
+    there = {
+        "device": device_name(manifest["machine"], "cpu"),
+        "dtype": "float32",
+        "engine": "eager",
+    }
     return replace(profile, kind="measured", parameters=1_000_000, **there)
 
 
@@ -49,7 +53,11 @@ def test_predicted_speedup_and_efficiency_by_hand(two_cases):
     row = row_of(records, manifest, own(manifest, FIT))
     contexts = {"a": [5, 8], "b": [5, 7]}
     fed = {"a": [5, 1], "b": [6, 6]}
-    method = sum(6 + 0.02 * f + 0.0005 * c for case in "ab" for f, c in zip(fed[case], contexts[case], strict=True))
+    method = sum(
+        6 + 0.02 * f + 0.0005 * c
+        for case in "ab"
+        for f, c in zip(fed[case], contexts[case], strict=True)
+    )
     tokens = {"a": 4, "b": 8}
     vanilla = sum(6.02 + 0.0005 * (5 + place) for case in "ab" for place in range(tokens[case]))
     assert row["predicted_speedup"] == pytest.approx(vanilla / (method + 2 * 250))
@@ -61,15 +69,24 @@ def test_predicted_speedup_and_efficiency_by_hand(two_cases):
 
 def with_processor(records, share):
     """The records, of whose time the processor worked for a share."""
-    return [replace(each, turns=[replace(turn, cpu_s=share * turn.wall_s) for turn in each.turns]) for each in records]
+    return [
+        replace(each, turns=[replace(turn, cpu_s=share * turn.wall_s) for turn in each.turns])
+        for each in records
+    ]
 
 
 def test_of_a_busy_machine_drafting_counts_with_the_processors_time(two_cases):
     """Without that figure the recorded time counts; a replay's tells that the machine was busy."""
     records, manifest = two_cases
-    busy = manifest | {"warnings": ["load average is 3.1 a core: other processes compete, times are unsafe"]}
+    busy = manifest | {
+        "warnings": ["load average is 3.1 a core: other processes compete, times are unsafe"]
+    }
     quarter = with_processor(records, 0.25)
-    for made, about, wanted in ((quarter, manifest, 500.0), (quarter, busy, 125.0), (records, busy, 500.0)):
+    for made, about, wanted in (
+        (quarter, manifest, 500.0),
+        (quarter, busy, 125.0),
+        (records, busy, 500.0),
+    ):
         found = found_in(made, about, FIT).reported[0]
         assert found.prediction.cases["pld"]["own_ms"].sum() == pytest.approx(wanted)
     replayed = manifest | {"config": manifest["config"] | {"engine": {"kind": "replay"}}}
@@ -80,24 +97,42 @@ def test_of_a_busy_machine_drafting_counts_with_the_processors_time(two_cases):
 
 def test_who_leads_with_drafting_at_half_and_at_twice_the_measured_time():
     """The dear drafter is ahead only while its drafting is cheap."""
-    frame = pd.DataFrame({"vanilla_ms": [30.0, 30.0], "method_ms": [15.0, 15.0], "own_ms": [1.0, 1.0]})
-    dear = pd.DataFrame({"vanilla_ms": [30.0, 30.0], "method_ms": [14.5, 14.5], "own_ms": [4.0, 4.0]})
-    assert describe_leads({"cheap": frame, "dear": dear}) == (
-        "With drafting at half and at twice the measured time dear leads cheap by 1.160 and cheap leads dear by 1.156."
+    frame = pd.DataFrame(
+        {"vanilla_ms": [30.0, 30.0], "method_ms": [15.0, 15.0], "own_ms": [1.0, 1.0]}
+    )
+    dear = pd.DataFrame(
+        {"vanilla_ms": [30.0, 30.0], "method_ms": [14.5, 14.5], "own_ms": [4.0, 4.0]}
+    )
+    assert (
+        describe_leads({"cheap": frame, "dear": dear})
+        == "With drafting at half and at twice the measured time dear leads cheap by 1.160 and"
+        " cheap leads dear by 1.156."
     )
     assert describe_leads({"cheap": frame}) == ""
-    assert describe_leads({"one": frame, "other": 1.1 * frame.assign(vanilla_ms=27.0)}) == (
-        "With drafting at half and at twice the measured time one leads other by 1.111 and 1.111."
+    assert (
+        describe_leads({"one": frame, "other": 1.1 * frame.assign(vanilla_ms=27.0)})
+        == "With drafting at half and at twice the measured time one leads other by 1.111 and"
+        " 1.111."
     )
 
 
 @pytest.mark.parametrize(
-    "changes", [{"device": "H"}, {"dtype": "bfloat16"}, {"engine": "fast"}, {"parameters": 2}, {"kind": "published"}]
+    "changes",
+    [
+        {"device": "H"},
+        {"dtype": "bfloat16"},
+        {"engine": "fast"},
+        {"parameters": 2},
+        {"kind": "published"},
+    ],
 )
 def test_what_was_measured_is_not_compared_with_a_profile_of_something_else(two_cases, changes):
     there = own(two_cases[1], FIT)
     # a model is its size, whatever its name
-    here, away = (found_in(*two_cases, replace(there, **each)) for each in ({"model": "random-shape"}, changes))
+    here, away = (
+        found_in(*two_cases, replace(there, **each))
+        for each in ({"model": "random-shape"}, changes)
+    )
     assert of_overall(here)["efficiency"].notna()["pld"]
     assert away.summary["efficiency"].isna().all()
     assert away.summary["predicted_speedup"].equals(here.summary["predicted_speedup"])
@@ -111,7 +146,11 @@ def test_a_profile_of_two_devices_is_not_that_of_one(two_cases):
     alone = own(manifest, FIT)
     pair = replace(alone, device=device_name(manifest["machine"], "cpu", "tensor", 2))
     shared = manifest | {"parallel": {"way": "tensor", "gpus": 2}}
-    for sheet, profile, fits in ((manifest, pair, False), (shared, pair, True), (shared, alone, False)):
+    for sheet, profile, fits in (
+        (manifest, pair, False),
+        (shared, pair, True),
+        (shared, alone, False),
+    ):
         run = Run(Path("r"), sheet, records)
         assert is_own(run, read_facts(run), profile) is fits
 
@@ -130,14 +169,19 @@ def test_a_model_driven_along_a_record_has_its_engines_profile(two_cases, tmp_pa
 def test_nothing_is_predicted_for_vanilla_its_control_and_peers_or_without_a_profile(make_manifest):
     records = [record(name, "a", [turn([1] * 4)]) for name in (VANILLA, CONTROL, "pld", "peer")]
     manifest = make_manifest({"pld": {}, "peer": {"peer": True}})
-    found = of_overall(found_in(records, manifest, own(manifest, FIT)))[["predicted_speedup", "efficiency"]]
+    found = of_overall(found_in(records, manifest, own(manifest, FIT)))[
+        ["predicted_speedup", "efficiency"]
+    ]
     assert found.loc[[VANILLA, CONTROL, "peer"]].isna().all(axis=None)
     assert found.loc["pld"].notna().all()
     assert np.isnan(row_of(records, manifest, None)["predicted_speedup"])
 
 
 def test_steps_beyond_the_profile_are_flagged(make_manifest):
-    records = [record(VANILLA, "a", [turn([1] * 4)]), record("pld", "a", [turn([3, 1], [20, 0], prompt_tokens=200)])]
+    records = [
+        record(VANILLA, "a", [turn([1] * 4)]),
+        record("pld", "a", [turn([3, 1], [20, 0], prompt_tokens=200)]),
+    ]
     for profile, outside in ((MEASURED, True), (FIT, False)):
         found = found_in(records, make_manifest({"pld": {}}), profile)
         assert any("50.0 % of the steps lie outside" in text for text in found.warnings) is outside
@@ -162,8 +206,15 @@ def test_table_and_csv_have_the_predictions_and_their_median_error(make_run, tmp
     report = build_report([run], plots=False, profile=write_profile(profile, tmp_path))
     rows = of_overall(report.findings).loc[["pld", "token_recycling"]]
     error = (rows["predicted_speedup"] / rows["decode_speedup"] - 1).abs().mean()
-    assert f"Median absolute error: {100 * error:.1f} %." in prediction_table(report.findings).meaning
-    row = pd.read_csv(run / "summary.csv").query("category == 'overall'").set_index("method").loc["pld"]
+    assert (
+        f"Median absolute error: {100 * error:.1f} %." in prediction_table(report.findings).meaning
+    )
+    row = (
+        pd.read_csv(run / "summary.csv")
+        .query("category == 'overall'")
+        .set_index("method")
+        .loc["pld"]
+    )
     assert row["predicted_speedup_low"] < row["predicted_speedup"] < row["predicted_speedup_high"]
     assert row["efficiency"] > 0
 
@@ -176,7 +227,9 @@ def test_the_command_writes_and_prints_the_load(make_run, tmp_path, output, refu
     assert "Modelled, batch of equal requests" in out
     assert "Modelled, decode steps only" in out
     rows = pd.read_csv(run / "tables/crossover.csv")[["method", "concurrency"]]
-    assert rows.values.tolist() == [[method, count] for method in ("pld", "token_recycling") for count in (1, 8)]
+    assert rows.values.tolist() == [
+        [method, count] for method in ("pld", "token_recycling") for count in (1, 8)
+    ]
     assert "--profile" in refused("report", run, "--concurrency", "1,8")
     for wrong in ("0", "1,-8", "1e9", "1,,2", "", "many", "9" * 40):
         assert "whole numbers from 1 to 999999" in refused("report", run, f"--concurrency={wrong}")
@@ -247,7 +300,9 @@ def test_a_few_steps_beyond_the_profile_are_no_reason_to_doubt(make_manifest, wi
 
 
 def test_what_pays_under_load_alone_is_found(make_manifest):
-    """A machine on which eight tokens cost as much as 64, and one much less: nothing pays alone, but in company."""
+    """A machine on which eight tokens cost as much as 64, and one much less: nothing pays alone,
+    but in company.
+    """
     fed, ms = np.array([1.0, 2.0, 8.0, 64.0, 640.0]), np.array([1.0, 6.0, 10.0, 10.0, 100.0])
     profile = measured_grid(fed, np.array([1.0, 500.0]), np.stack([ms, ms]))
     found = load_of(equal_steps(make_manifest), profile, 1, 8)
@@ -265,13 +320,19 @@ def test_a_load_without_a_step_that_drafts_is_an_error(make_manifest):
 def test_a_case_that_failed_in_one_round_is_in_no_load(make_manifest):
     run = equal_steps(make_manifest)
     whole = load_of(run, FIT, 1)
-    run.records.extend([record("pld", "b", [turn([1] * 9, [200] * 9)]), failed("pld", "b", round=1)])
+    run.records.extend(
+        [record("pld", "b", [turn([1] * 9, [200] * 9)]), failed("pld", "b", round=1)]
+    )
     assert load_of(run, FIT, 1).speedups.equals(whole.speedups)
 
 
 def test_several_models_have_columns_of_their_own(make_manifest):
     run = equal_steps(make_manifest)
-    other = Run(Path("other"), run.manifest | {"model": run.manifest["model"] | {"name": "other"}}, run.records)
+    other = Run(
+        Path("other"),
+        run.manifest | {"model": run.manifest["model"] | {"name": "other"}},
+        run.records,
+    )
     findings = gather([run, other], [FIT, FIT])
     for table in (crossover_table(model_load(findings, (1, 8))), prediction_table(findings)):
         assert table.header[:2] == ("Model", "Method")
@@ -280,7 +341,9 @@ def test_several_models_have_columns_of_their_own(make_manifest):
 
 
 def test_both_tables_have_one_definition(make_manifest):
-    """With drafting, the table of loads has at one request what the other table has; more requests draft in turn."""
+    """With drafting, the table of loads has at one request what the other table has; more requests
+    draft in turn.
+    """
     found = gather([equal_steps(make_manifest)], [FIT])
     load = model_load(found, (1, 4))
     predicted = found.summary.set_index("method").loc["pld", "predicted_speedup"].iloc[0]

@@ -1,4 +1,6 @@
-"""Published figures: kept as printed, refused when broken, matched with measured ones and checked."""
+"""Published figures: kept as printed, refused when broken, matched with measured ones and
+checked.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,25 @@ MODEL = "vicuna-7b-v1.3"
 
 def figure(value: float, metric: str = "mat", **changes) -> PublishedFigure:
     """A published figure of pld on Spec-Bench."""
-    stated = {"source": "A Paper", "table": "table 1", "model": MODEL, "suite": "spec_bench", "category": "overall"}
-    stated |= {"method": "pld", "name": "PLD", "metric": metric, "value": value, "printed": str(value)}
-    stated |= {"needs": "trace" if metric == "mat" else "hardware", "hardware": "a GPU", "date": "2024-01"}
+    stated = {
+        "source": "A Paper",
+        "table": "table 1",
+        "model": MODEL,
+        "suite": "spec_bench",
+        "category": "overall",
+    }
+    stated |= {
+        "method": "pld",
+        "name": "PLD",
+        "metric": metric,
+        "value": value,
+        "printed": str(value),
+    }
+    stated |= {
+        "needs": "trace" if metric == "mat" else "hardware",
+        "hardware": "a GPU",
+        "date": "2024-01",
+    }
     return PublishedFigure(**dict.fromkeys(PublishedFigure.model_fields, "") | stated | changes)
 
 
@@ -69,17 +87,29 @@ def mat_of(findings, method: str = "pld", figure: str = "mat") -> float:
 
 
 def test_verdicts(measured):
-    """Within the tolerance it is reproduced, just beyond it is not, whichever side; times are never judged."""
+    """Within the tolerance it is reproduced, just beyond it is not, whichever side; times are never
+    judged.
+    """
     findings = measured()
     mat = mat_of(findings)
-    wanted = {-1.01: "differs", -0.99: "reproduced", 0: "reproduced", 0.99: "reproduced", 1.01: "differs"}
+    wanted = {
+        -1.01: "differs",
+        -0.99: "reproduced",
+        0: "reproduced",
+        0.99: "reproduced",
+        1.01: "differs",
+    }
     figures = [figure(mat + share * MAT_TOLERANCE) for share in wanted] + [figure(1.7, "speedup")]
     *matches, speedup = compare(findings, figures)
     assert [match.verdict for match in matches] == [*wanted.values()]
-    assert [match.difference for match in matches] == pytest.approx([-share * MAT_TOLERANCE for share in wanted])
+    assert [match.difference for match in matches] == pytest.approx(
+        [-share * MAT_TOLERANCE for share in wanted]
+    )
     assert matches[0].notes == ("nothing that the manifest or the source states",)
     assert matches[1].notes == ()
-    assert speedup.ours == mat_of(findings, figure="speedup_hf") != mat_of(findings, figure="speedup")
+    assert (
+        speedup.ours == mat_of(findings, figure="speedup_hf") != mat_of(findings, figure="speedup")
+    )
     assert (speedup.verdict, speedup.notes, speedup.ran_on) == ("", ("another machine",), "GPU X")
 
 
@@ -100,7 +130,9 @@ def test_part_of_a_suite_and_failed_cases_reproduce_nothing(measured):
         findings = measured(**options)
         [match] = compare(findings, [figure(mat_of(findings))])
         assert (match.verdict, match.notes) == ("partial", (note,))
-    assert summarise_verdicts([match]).startswith("0 of 1 compared MATs are reproduced, 1 more in part; ")
+    assert summarise_verdicts([match]).startswith(
+        "0 of 1 compared MATs are reproduced, 1 more in part; "
+    )
 
 
 def test_a_part_of_a_suite_is_compared_within_its_interval(measured):
@@ -119,7 +151,10 @@ def test_what_differs_is_read_off_the_manifest(measured):
     setup |= {"reset": "never", "prefill": "a step"}
 
     def own(manifest, _):
-        manifest["methods"]["pld"] |= {"inputs": {"/some/where/store.safetensors": "ab"}, "reset": "case"}
+        manifest["methods"]["pld"] |= {
+            "inputs": {"/some/where/store.safetensors": "ab"},
+            "reset": "case",
+        }
 
     findings = measured(edit=own)
     [match] = compare(findings, [figure(9.0, setup=setup, corpus="UltraChat")])
@@ -131,7 +166,12 @@ def test_what_differs_is_read_off_the_manifest(measured):
         "they count the prefill as a step (decode.first_draft=prefill does)",
         "corpus of store.safetensors, not UltraChat",
     )
-    same = {"model.template": "vicuna_v1.1", "model.dtype": "float16", "decode.max_new_tokens": "1024", "reset": "case"}
+    same = {
+        "model.template": "vicuna_v1.1",
+        "model.dtype": "float16",
+        "decode.max_new_tokens": "1024",
+        "reset": "case",
+    }
     [match] = compare(findings, [figure(mat_of(findings), setup=same)])
     assert match.notes == ()
 
@@ -141,25 +181,38 @@ def test_the_first_drafts_convention_is_noted_where_it_differs(measured):
         settings = {"temperature": 0.0, "first_draft": "prefill" if ours else "after"}
         findings = measured(config={"decode": settings})
         for theirs in (True, False):
-            [match] = compare(findings, [figure(mat_of(findings), setup={"prefill": "a step"} if theirs else {})])
+            [match] = compare(
+                findings, [figure(mat_of(findings), setup={"prefill": "a step"} if theirs else {})]
+            )
             noted = ["decode.first_draft=prefill" in note for note in match.notes]
             assert noted == [True] * (ours != theirs)
 
 
 def test_a_replay_tells_its_tokenizer_and_keeps_its_trace_name(measured):
-    """Its model is the trace's with a tail; lengths and number format are the recording's; it has no times."""
+    """Its model is the trace's with a tail; lengths and number format are the recording's; it has
+    no times.
+    """
 
     def replayed(manifest, _):
-        manifest["trace"] = "answers: 12 conversations, 14 answers; 13 of 14 answers have the recorded number of tokens"
+        manifest["trace"] = (
+            "answers: 12 conversations, 14 answers; 13 of 14 answers have the recorded number of"
+            " tokens"
+        )
 
     decode = {"temperature": 0.0, "max_new_tokens": 10**6}
     config = {"engine": {"kind": "replay"}, "model": {"tokenizer": "t"}, "decode": decode}
     findings = measured(model=f"{MODEL}-vanilla-float16", config=config, edit=replayed)
     setup = {"model.dtype": "float16", "decode.max_new_tokens": "1024"}
-    figures = [figure(mat_of(findings), setup=setup), figure(1.5, "speedup"), figure(2.0, model="vicuna-7b-v1")]
+    figures = [
+        figure(mat_of(findings), setup=setup),
+        figure(1.5, "speedup"),
+        figure(2.0, model="vicuna-7b-v1"),
+    ]
     [match] = compare(findings, figures)
     assert match.verdict == "reproduced"
-    assert match.notes == ("tokenizer: answers tokenised anew, 13 of 14 answers have the recorded number of tokens",)
+    assert match.notes == (
+        "tokenizer: answers tokenised anew, 13 of 14 answers have the recorded number of tokens",
+    )
     assert match.ran_on == "replayed answers"
 
 
@@ -169,7 +222,11 @@ def test_a_row_is_compared_only_where_the_run_was_set_so(measured):
     settings += [{"suite.order": "file"}, {"suite.order": "shuffled"}]
     matches = compare(findings, [figure(2.0, setting=setting) for setting in settings])
     assert [match.figure.setting for match in matches] == [settings[0], settings[4]]
-    others = [figure(2.0, suite="mt_bench"), figure(2.0, method="sam"), figure(1.0, needs="definition")]
+    others = [
+        figure(2.0, suite="mt_bench"),
+        figure(2.0, method="sam"),
+        figure(1.0, needs="definition"),
+    ]
     assert not compare(findings, others)
 
 
@@ -177,7 +234,9 @@ def test_a_run_is_not_compared_by_another_runs_row(measured, tmp_path):
     """Side by side, as a replay with a corpus and those without."""
     one = measured("one")
     manifest = {key: one.runs[0].manifest[key] for key in ("model", "suite", "machine", "config")}
-    other = build_run(tmp_path / "other", {"sam": (6.0, 0.5, 4e-4)}, per_category=2, manifest=manifest)
+    other = build_run(
+        tmp_path / "other", {"sam": (6.0, 0.5, 4e-4)}, per_category=2, manifest=manifest
+    )
     findings = read_findings([one.runs[0].directory, other])
     matches = compare(findings, [figure(2.0), figure(2.0, method="sam", corpus="a corpus")])
     assert [match.figure.method for match in matches] == ["pld", "sam"]
@@ -207,14 +266,21 @@ def test_tables_say_where_both_were_measured(measured, tmp_path):
         ("A Paper, table 1", "b"),
         ("A Paper, table 2", "c"),
     ]
-    files = {path.name.partition(".")[2]: path.read_text() for path in write_published(matches, tables, tmp_path)}
+    files = {
+        path.name.partition(".")[2]: path.read_text()
+        for path in write_published(matches, tables, tmp_path)
+    }
     assert r"P\|L\_D" not in files["md"]
     assert r"P\|L_D" in files["md"]
     assert r"a \& b" in files["notes.tex"]
     assert files["tex"].count(r"\begin{tabular}") == 3
     assert [files[name].count("no corpus, theirs") for name in ("md", "notes.tex")] == [1, 1]
     rows = list(csv.DictReader(files["csv"].splitlines()))
-    wanted = ["no corpus, theirs a & b", "another machine", "nothing that the manifest or the source states"]
+    wanted = [
+        "no corpus, theirs a & b",
+        "another machine",
+        "nothing that the manifest or the source states",
+    ]
     assert [row["note"] for row in rows] == wanted
     assert [float(row["ours"]) for row in rows] == [match.ours for match in matches]
     assert {row["published_on"] for row in rows} == {"a GPU"}
@@ -222,7 +288,10 @@ def test_tables_say_where_both_were_measured(measured, tmp_path):
 
 def test_a_summary_has_every_source_and_what_all_share_once(measured):
     findings = measured()
-    figures = [figure(2.0, source="A Board", table="board 2024"), figure(1.2, "speedup", category="qa")]
+    figures = [
+        figure(2.0, source="A Board", table="board 2024"),
+        figure(1.2, "speedup", category="qa"),
+    ]
     summary = published_tables(compare(findings, figures), figures)[0]
     assert [row[0].text for row in summary.rows] == ["A Board 2024", "A Paper, table 1"]
     assert summary.rows[1][1].text == "PLD: pld, qa"  # the source has no overall figure
@@ -236,16 +305,26 @@ def test_a_figure_that_any_run_misses_is_not_reproduced(measured):
     findings = measured()
     near, far = figure(mat_of(findings)), figure(9.0)
     matches = compare(findings, [near, far, figure(1.5, "speedup")])
-    assert summarise_verdicts(matches) == "1 of 2 compared MATs are reproduced; 1 other figures are in published.md."
+    assert (
+        summarise_verdicts(matches)
+        == "1 of 2 compared MATs are reproduced; 1 other figures are in published.md."
+    )
     missed = replace(matches[0], verdict="differs")
     assert summarise_verdicts([*matches, missed]).startswith("0 of 2 compared")
 
 
 def test_command(make_run, output, refused):
-    """Files next to the run, a table on the terminal; a message without published figures, and for wrong options."""
+    """Files next to the run, a table on the terminal; a message without published figures, and for
+    wrong options.
+    """
     run = make_run("vicuna", manifest={"model": {"name": MODEL}, "suite": {"name": "spec_bench"}})
     text = output("report", run, "--published").split()
-    notes = ("MAT within 0.03", "All: ", ": another machine.", "decode.max_new_tokens 256, not 1024")
+    notes = (
+        "MAT within 0.03",
+        "All: ",
+        ": another machine.",
+        "decode.max_new_tokens 256, not 1024",
+    )
     assert [" ".join(text).count(note) for note in notes] == [1] * 4
     assert not {"translation", "rag"} & set(text)  # of a category: in the file
     assert "translation" in (run / "tables/published.md").read_text()
@@ -260,14 +339,24 @@ def test_command(make_run, output, refused):
 
 @pytest.mark.exhaustive
 def test_replay_reproduces_the_leaderboard(data, tmp_path, monkeypatch):
-    """Prompt lookup on the recorded answers of Vicuna 7B: every published MAT of it, within the tolerance."""
+    """Prompt lookup on the recorded answers of Vicuna 7B: every published MAT of it, within the
+    tolerance.
+    """
     from builders.runs import job_for
     from specbench.runs.execution import execute
 
     monkeypatch.setenv("SPECBENCH_DATA", str(data))
     trace = data / "traces/vicuna-7b-v1.3/spec_bench_vanilla_run1.jsonl"
-    settings = [f"model.trace={trace}", f"model.tokenizer={data / 'tokenizers/vicuna'}", "model.template=vicuna_v1.1"]
-    execute(job_for("model=replay", *settings, "suite=spec_bench", "method=[pld]"), tmp_path, lambda *_: None)
+    settings = [
+        f"model.trace={trace}",
+        f"model.tokenizer={data / 'tokenizers/vicuna'}",
+        "model.template=vicuna_v1.1",
+    ]
+    execute(
+        job_for("model=replay", *settings, "suite=spec_bench", "method=[pld]"),
+        tmp_path,
+        lambda *_: None,
+    )
     matches = compare(read_findings([tmp_path]), read_published())
     assert len(matches) == 7
     assert {match.figure.name.lower() for match in matches} == {"pld"}
@@ -304,10 +393,23 @@ def test_originals_are_kept_to_the_figure(data):
     for original in originals:
         cells: Counter[str] = Counter()
         header, *rows = csv.reader(original.open())
-        for row in ([cell for name, cell in zip(header, row, strict=True) if name != "hardware"] for row in rows):
-            parts = [part.strip() for cell in row for part in (cell.split(" / ") if " / " in cell else [cell])]
-            cells.update(part for part in parts if re.fullmatch(r"[\d.]+(±[\d.]+)?|\d+x\d+ \(\d+\)", part))
-        ours = list(csv.DictReader((ROOT / "results/published" / RENAMED.get(original.name, original.name)).open()))
+        for row in (
+            [cell for name, cell in zip(header, row, strict=True) if name != "hardware"]
+            for row in rows
+        ):
+            parts = [
+                part.strip()
+                for cell in row
+                for part in (cell.split(" / ") if " / " in cell else [cell])
+            ]
+            cells.update(
+                part for part in parts if re.fullmatch(r"[\d.]+(±[\d.]+)?|\d+x\d+ \(\d+\)", part)
+            )
+        ours = list(
+            csv.DictReader(
+                (ROOT / "results/published" / RENAMED.get(original.name, original.name)).open()
+            )
+        )
         found = Counter(row["printed"] for row in ours)
         if original.name == "card_k_sweep_from_logs.csv":  # K is a setting there, not a figure
             found.update(row["setting"].partition("=")[2] for row in ours if row["metric"] == "mat")
@@ -315,7 +417,9 @@ def test_originals_are_kept_to_the_figure(data):
 
 
 def test_names_are_this_harnesss():
-    """Methods and suites that are named exist; models that can be run are spelled as conf/model/ does."""
+    """Methods and suites that are named exist; models that can be run are spelled as conf/model/
+    does.
+    """
     methods = {path.stem for path in (ROOT / "conf/method").glob("*.yaml")}
     models = {OmegaConf.load(path).get("name") for path in (ROOT / "conf/model").glob("*.yaml")}
     figures = read_published()
@@ -323,7 +427,9 @@ def test_names_are_this_harnesss():
     assert {found.category for found in figures if found.method and found.model} <= {
         *("overall", "multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
     }
-    assert {MODEL, "mistral-7b-instruct-v0.2", "llama-2-70b-chat"} <= {found.model for found in figures} & models
+    assert {MODEL, "mistral-7b-instruct-v0.2", "llama-2-70b-chat"} <= {
+        found.model for found in figures
+    } & models
     trace = [found for found in figures if found.needs == TRACE]
     assert {(found.model, found.metric) for found in trace} == {(MODEL, "mat")}
     assert all(found.value == 1 for found in figures if found.needs == "definition")
@@ -365,8 +471,15 @@ def test_a_wheel_holds_what_is_needed_and_nothing_else(tmp_path):
     moved = {"conf": "specbench/conf", "results/published": "specbench/published"}
     moved |= {"results/profiles/published": "specbench/published/profiles"}
     moved |= {"specbench": "specbench", "methods": "methods"}
-    files = {to: [path for path in (ROOT / place).rglob("*") if path.is_file()] for place, to in moved.items()}
-    wanted = {f"{to}/{path.relative_to(ROOT / place).as_posix()}" for place, to in moved.items() for path in files[to]}
+    files = {
+        to: [path for path in (ROOT / place).rglob("*") if path.is_file()]
+        for place, to in moved.items()
+    }
+    wanted = {
+        f"{to}/{path.relative_to(ROOT / place).as_posix()}"
+        for place, to in moved.items()
+        for path in files[to]
+    }
     assert names == {name for name in wanted if "__pycache__" not in name}
 
 

@@ -1,4 +1,6 @@
-"""Answers that are checked: what a lossy method loses against vanilla, and that a lossless one does not."""
+"""Answers that are checked: what a lossy method loses against vanilla, and that a lossless one does
+not.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ def answers(rounds=1):
                 steps = [1] * 9 if method == VANILLA else [3, 3, 3]
                 proposed = [0] * 9 if method == VANILLA else [2, 2, 2]
                 about = {"round": number, "block": 14 * number + place, **checked}
-                yield record(method, f"c{place}", [turn(steps, proposed)], "math" if checked else "qa", **about)
+                yield record(
+                    method,
+                    f"c{place}",
+                    [turn(steps, proposed)],
+                    "math" if checked else "qa",
+                    **about,
+                )
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +62,12 @@ def test_a_lossy_method_loses_points_and_quality_is_next_to_speed(report):
     assert vanilla["correct_low"] < 0.75 < vanilla["correct_high"]
     assert 'id="answers"' in (report.output / "report.html").read_text("utf-8")
     text = (report.output / "tables/quality.md").read_text("utf-8")
-    for part in ("| medusa | 12 of 14 | 33.3 % \\[", "| -41.7 \\[", "| pld | 12 of 14 | 75.0 % \\[", "| +0.0 |"):
+    for part in (
+        "| medusa | 12 of 14 | 33.3 % \\[",
+        "| -41.7 \\[",
+        "| pld | 12 of 14 | 75.0 % \\[",
+        "| +0.0 |",
+    ):
         assert part in text
     assert (report.output / "tables/quality.csv").is_file()
 
@@ -95,7 +108,9 @@ def rows_of_sandbox(run, tmp_path):
     """A sandbox's output for the exported samples: each with its verdict."""
     given = ["--export", "samples", "--output", str(tmp_path), "--tokenizer", str(TINY)]
     assert main([str(run), *given]) == 0
-    samples = [json.loads(line) for name in PASSED for line in (tmp_path / name / "samples.jsonl").open()]
+    samples = [
+        json.loads(line) for name in PASSED for line in (tmp_path / name / "samples.jsonl").open()
+    ]
     assert {sample["completion"] for sample in samples} == {CODE}  # its blanks kept
     place = {f"HumanEval/{number}": number for number in range(10)}
     kept = [sample for sample in samples if sample["task_id"] != "q"]
@@ -113,7 +128,9 @@ def test_code_that_passed_stands_next_to_speed(code_run, tmp_path):
     assert pld["difference"] == pld["difference_high"] == 0  # on the ten that both finished
     assert medusa["difference"] == pytest.approx(-5 / 11)
     assert medusa["difference_high"] < 0
-    assert "| pld | 10 of 11 | 90.0 % \\[" in (report.output / "tables/quality.md").read_text("utf-8")
+    assert "| pld | 10 of 11 | 90.0 % \\[" in (report.output / "tables/quality.md").read_text(
+        "utf-8"
+    )
     assert read_findings([code_run]).detail["quality"].empty  # without the file
     write_json_lines(file, [row for row in rows if row["method"] != "medusa"])
     frame = read_findings([code_run], passed=[file]).detail["quality"]
@@ -123,10 +140,19 @@ def test_code_that_passed_stands_next_to_speed(code_run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows[1:], r"1 rows are missing: HumanEval/0 of vanilla; expected one row an answer"),
+        (
+            lambda rows: rows[1:],
+            r"1 rows are missing: HumanEval/0 of vanilla; expected one row an answer",
+        ),
         (lambda rows: [*rows, rows[0]], r"line 33: HumanEval/0 of vanilla has a row already"),
-        (lambda rows: [*rows, rows[0] | {"task_id": "no"}], r"the run: no of vanilla; expected .* such as HumanEval/0"),
-        (lambda rows: [*rows, rows[0] | {"round": 1}], r"of no answer of the run: HumanEval/0 of vanilla in round 1"),
+        (
+            lambda rows: [*rows, rows[0] | {"task_id": "no"}],
+            r"the run: no of vanilla; expected .* such as HumanEval/0",
+        ),
+        (
+            lambda rows: [*rows, rows[0] | {"round": 1}],
+            r"of no answer of the run: HumanEval/0 of vanilla in round 1",
+        ),
         (lambda rows: [rows[0] | {"passed": "yes"}], r"r\.jsonl, line 1: passed"),
         (lambda rows: [], r"r\.jsonl: no rows; expected lines such as"),
     ],
@@ -142,10 +168,21 @@ LOSSY = ("head=random", "tree=[[2],[1,1]]")
 
 @pytest.mark.exhaustive
 def test_a_lossy_method_loses_on_the_bundled_problems(tmp_path):
-    """Medusa with random heads and a bar that nothing misses; the command of docs/suites.md on the ten of mini."""
-    settings = ["suite=mini", "suite.categories=[math_reasoning]", "decode.temperature=0.5", "measure=quick"]
+    """Medusa with random heads and a bar that nothing misses; the command of docs/suites.md on the
+    ten of mini.
+    """
+    settings = [
+        "suite=mini",
+        "suite.categories=[math_reasoning]",
+        "decode.temperature=0.5",
+        "measure=quick",
+    ]
     settings += ["decode.accept=typical", "decode.accept_threshold=1e-30"]
     lossy = [f"method.medusa.{each}" for each in LOSSY]
-    execute(job_for("model=tiny", *settings, "method=[medusa]", *lossy), tmp_path / "run", lambda *_: None)
+    execute(
+        job_for("model=tiny", *settings, "method=[medusa]", *lossy),
+        tmp_path / "run",
+        lambda *_: None,
+    )
     frame = read_findings([tmp_path / "run"]).detail["quality"].set_index("method")
     assert frame.loc["medusa", "difference_high"] < 0 < frame.loc[VANILLA, "correct"]

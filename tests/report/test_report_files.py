@@ -83,10 +83,17 @@ def test_a_terminal_has_whole_figures_within_its_width(make_run, count):
 
 @pytest.mark.exhaustive
 def test_many_categories_are_looked_up_and_not_searched_for(make_run):
-    """Calls of functions: 7,400 to 12,100 per category; a search in frames for each makes 100,000."""
+    """Calls of functions: 7,400 to 12,100 per category; a search in frames for each makes
+    100,000.
+    """
 
     def calls(count):
-        run = make_run(f"of{count}", {"pld": (4.0, 0.3, 1e-3)}, categories=list(map(str, range(count))), per_category=1)
+        run = make_run(
+            f"of{count}",
+            {"pld": (4.0, 0.3, 1e-3)},
+            categories=list(map(str, range(count))),
+            per_category=1,
+        )
         profile = cProfile.Profile()
         profile.runcall(build_report, [run], plots=False)
         return sum(entry.callcount for entry in profile.getstats())

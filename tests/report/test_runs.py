@@ -1,4 +1,6 @@
-"""What several runs and a run's manifest bring: variants, warnings, the A/A control, and the shards of a merged run."""
+"""What several runs and a run's manifest bring: variants, warnings, the A/A control, and the shards
+of a merged run.
+"""
 
 import json
 from dataclasses import replace
@@ -35,7 +37,9 @@ def test_a_bare_manifest_is_enough_and_one_run_has_no_variant(two_cases):
 
 def test_a_variant_names_what_differs(two_cases, make_manifest):
     def of(*sheets):
-        frame = gather([Run(Path(name), sheet, two_cases[0]) for name, sheet in zip("xy", sheets, strict=True)]).summary
+        frame = gather(
+            [Run(Path(name), sheet, two_cases[0]) for name, sheet in zip("xy", sheets, strict=True)]
+        ).summary
         assert not frame.duplicated(["model", "suite", "category", "method", "variant"]).any()
         return frame
 
@@ -43,7 +47,10 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
     overall = frame[frame["category"] == OVERALL]
     assert list(overall[overall["method"] == "pld"]["variant"]) == ["n=2", "n=3"]
     assert list(overall[overall["method"] == VANILLA]["variant"]) == ["run=x", "run=y"]
-    heats = (make_manifest({"pld": {}}, config={"decode": {"temperature": t}}, temperature=t) for t in (0.0, 1.0))
+    heats = (
+        make_manifest({"pld": {}}, config={"decode": {"temperature": t}}, temperature=t)
+        for t in (0.0, 1.0)
+    )
     assert set(of(*heats)["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
     frame = of(
         make_manifest({"cacheback": {}}, config={"model": {"frozen_table": "old"}}),
@@ -58,19 +65,28 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
 @pytest.mark.parametrize(
     ("commands", "variants"),
     [
-        (("/bin/serve -m /a/m --port {port} -n 2", "/bin/serve -m /a/m --port {port} -n 4"), ["-n 2", "-n 4"]),
+        (
+            ("/bin/serve -m /a/m --port {port} -n 2", "/bin/serve -m /a/m --port {port} -n 4"),
+            ["-n 2", "-n 4"],
+        ),
         ((["/bin/a", "{port}", "x y"], ["/opt/b", "{port}", "x y"]), ["a", "b"]),
         (("serve {port}", "serve {port} --fast"), ["serve {port}", "serve {port} --fast"]),
         (("serve {port}", None), ["serve {port}", "null"]),
     ],
 )
-def test_the_variant_of_a_command_has_the_words_that_differ(two_cases, make_manifest, commands, variants):
-    frame = gather(sweep(make_manifest, two_cases[0], *({"command": each} for each in commands))).summary
+def test_the_variant_of_a_command_has_the_words_that_differ(
+    two_cases, make_manifest, commands, variants
+):
+    frame = gather(
+        sweep(make_manifest, two_cases[0], *({"command": each} for each in commands))
+    ).summary
     overall = frame[(frame["category"] == OVERALL) & (frame["method"] == "pld")]
     assert list(overall["variant"]) == [f"command={each}" for each in variants]
 
 
-@pytest.mark.parametrize(("key", "named"), [("model", "model.name"), ("suite", "suite.name"), ("methods", "methods")])
+@pytest.mark.parametrize(
+    ("key", "named"), [("model", "model.name"), ("suite", "suite.name"), ("methods", "methods")]
+)
 def test_missing_essentials_are_named(two_cases, key, named):
     records, manifest = two_cases
     del manifest[key]
@@ -84,7 +100,14 @@ def test_warnings_name_what_is_wrong(two_cases, make_manifest):
     records += [failed("pld", "c"), record(VANILLA, "c", [turn([1])])]
     manifest = make_manifest({"pld": {}}, warnings=["dirty tree"], control=False)
     text = "\n".join(found_in(records, manifest).warnings)
-    parts = ("dirty tree", "3 of 60 cases", "pld: 1 of 3 cases failed", "4 ids", "3 cases: no", "no A/A control")
+    parts = (
+        "dirty tree",
+        "3 of 60 cases",
+        "pld: 1 of 3 cases failed",
+        "4 ids",
+        "3 cases: no",
+        "no A/A control",
+    )
     assert all(expected in text for expected in parts), text
 
 
@@ -94,9 +117,14 @@ def test_warnings_of_several_runs_and_of_a_failed_control(two_cases, make_manife
 
     def warned(*of_runs, **changes):
         sheets = [make_manifest({"pld": {}}, warnings=texts, **changes) for texts in of_runs]
-        return gather([Run(Path(name), sheet, records) for name, sheet in zip("xy", sheets, strict=False)]).warnings
+        return gather(
+            [Run(Path(name), sheet, records) for name, sheet in zip("xy", sheets, strict=False)]
+        ).warnings
 
-    for asked, message in ((True, "the A/A control has no finished case"), (False, "measure.control=true")):
+    for asked, message in (
+        (True, "the A/A control has no finished case"),
+        (False, "measure.control=true"),
+    ):
         text = "\n".join(warned([], control=asked))
         assert message in text
         assert asked is ("measure.control=true" not in text)
@@ -143,19 +171,32 @@ def test_only_lossless_methods_are_blamed(two_cases, make_manifest):
 
 def shard(part: str, seconds: float, noise: float = 0.001, width: float = 0.0001) -> MeasuredShard:
     control = Control(Estimate(1.0, 1 - noise, 1 + noise, 50))
-    return MeasuredShard(part, f"machine {part}", 50, Estimate(seconds, seconds - width, seconds + width, 50), control)
+    return MeasuredShard(
+        part,
+        f"machine {part}",
+        50,
+        Estimate(seconds, seconds - width, seconds + width, 50),
+        control,
+    )
 
 
 @pytest.mark.parametrize(
     ("shards", "message"),
     [
-        ([shard("1/2", 0.0100), shard("2/2", 0.0110)], ["vanilla 100.0 tokens/s in part 1/2", "90.9 in 2/2"]),
+        (
+            [shard("1/2", 0.0100), shard("2/2", 0.0110)],
+            ["vanilla 100.0 tokens/s in part 1/2", "90.9 in 2/2"],
+        ),
         ([shard("1/2", 0.0100), shard("2/2", 0.01005)], []),  # within 1 %
         ([shard("1/2", 0.0100, noise=0.2), shard("2/2", 0.0110)], ["unsteady"]),  # within its A/A
-        ([shard("1/2", 0.0100, width=0.001), shard("2/2", 0.0110)], []),  # other cases alone explain it
+        # other cases alone explain it
+        ([shard("1/2", 0.0100, width=0.001), shard("2/2", 0.0110)], []),
         ([shard("1/1", 0.0100)], []),
         (
-            [replace(shard("1/2", 0.0100), control=None), replace(shard("2/2", 0.0110), control=None)],
+            [
+                replace(shard("1/2", 0.0100), control=None),
+                replace(shard("2/2", 0.0110), control=None),
+            ],
             ["how much of it is noise is unknown"],
         ),
     ],
@@ -168,7 +209,9 @@ def test_speeds_that_differ_beyond_noise_are_a_warning(shards, message):
 
 def test_the_report_says_which_machine_measured_what():
     records = [
-        record(method, str(case), [turn([1, 1], prefill_s=case % 2 + 1.0)], block=case, shard=case % 2)
+        record(
+            method, str(case), [turn([1, 1], prefill_s=case % 2 + 1.0)], block=case, shard=case % 2
+        )
         for case in range(4)
         for method in ("vanilla", "vanilla_aa")
     ]

@@ -45,10 +45,18 @@ def rows(make_manifest):
 def test_throughput_and_waits_of_the_stretches(rows):
     vanilla, pld = rows[VANILLA], rows["pld"]
     assert (vanilla["tokens_per_s"], vanilla["stretches"], vanilla["served"]) == (50.0, 8, 32)
-    check(pld, tokens_per_s=75 / 1.05, speedup=75 / 1.05 / 50, mat=2.0, mean_requests=4.0, mean_rows=7.0)
+    check(
+        pld,
+        tokens_per_s=75 / 1.05,
+        speedup=75 / 1.05 / 50,
+        mat=2.0,
+        mean_requests=4.0,
+        mean_rows=7.0,
+    )
     assert 75 / 1.1 / 50 <= pld["speedup_low"] < pld["speedup"] < pld["speedup_high"] <= 1.5
     assert np.isnan(vanilla["speedup_low"])
-    assert pld["user_tokens_per_s"] == vanilla["user_tokens_per_s"] == 4.0  # of decode_s = 1 for 4 tokens
+    # of decode_s = 1 for 4 tokens
+    assert pld["user_tokens_per_s"] == vanilla["user_tokens_per_s"] == 4.0
     # Prompts take 500 ms, the requests of a stretch have waited 0, 40, 80 and 120 ms.
     check(pld, ttft_p50_ms=560, queue_p50_ms=60, itl_p50_ms=500)
     assert pld["kept"] == 0.75  # 620 ms is beyond the objective of 600
@@ -56,7 +64,9 @@ def test_throughput_and_waits_of_the_stretches(rows):
 
 
 @pytest.mark.parametrize(("burst_s", "kept"), [(0.4, 1.0), (0.6, 0.0), (None, None)])
-def test_the_goodput_is_by_the_bursts_of_a_server_and_blank_if_they_are_not_known(make_manifest, burst_s, kept):
+def test_the_goodput_is_by_the_bursts_of_a_server_and_blank_if_they_are_not_known(
+    make_manifest, burst_s, kept
+):
     runs = [run_of(make_manifest, requests) for requests in (4, 8)]
     for run in runs:
         run.manifest["config"]["load"]["slo"] = {"itl_ms": 501.0, "share": 0.6}
@@ -66,7 +76,11 @@ def test_the_goodput_is_by_the_bursts_of_a_server_and_blank_if_they_are_not_know
     detail = gather(runs).detail
     rows = detail["load"].set_index(["method", "requests"])
     assert rows.loc[(VANILLA, 4), "kept"] == 1
-    assert rows.loc[("pld", 4), "kept"] == kept if kept is not None else np.isnan(rows.loc[("pld", 4), "kept"])
+    assert (
+        rows.loc[("pld", 4), "kept"] == kept
+        if kept is not None
+        else np.isnan(rows.loc[("pld", 4), "kept"])
+    )
     found = detail["objective"].set_index("method")
     assert ("pld" in found.index) == (kept is not None)
     assert kept is None or (found.loc["pld", "holds"] == 8) == bool(kept)
@@ -75,25 +89,35 @@ def test_the_goodput_is_by_the_bursts_of_a_server_and_blank_if_they_are_not_know
 def test_the_headline_and_the_csv_say_what_is_of_a_request_and_what_of_the_server(make_manifest):
     findings = gather([run_of(make_manifest)])
     (headline,) = find_headlines(findings)
-    assert re.search(r"pld is fastest: 1\.43 \[.*\] times vanilla in the server's", headline.lead + headline.rest)
     assert re.search(
-        r"^4 requests at once, temperature 0, .* Each request is 1\.00 times as fast with pld", headline.under
+        r"pld is fastest: 1\.43 \[.*\] times vanilla in the server's", headline.lead + headline.rest
+    )
+    assert re.search(
+        r"^4 requests at once, temperature 0, .* Each request is 1\.00 times as fast with pld",
+        headline.under,
     )
     (few,) = find_headlines(gather([run_of(make_manifest, blocks=7)]))
     assert re.search(r"Too few stretches .* 7 of at least 8 stretches", few.lead + few.rest)
     contest = find_contest(findings.contests, headline.place, "speedup", ("pld", ""))
     ratio, (row,) = contest.over(("pld", ""), (VANILLA, "")), headline.ranking
-    assert (ratio.value, *ratio.bounds) == pytest.approx((row["speedup"], row["speedup_low"], row["speedup_high"]))
+    assert (ratio.value, *ratio.bounds) == pytest.approx(
+        (row["speedup"], row["speedup_low"], row["speedup_high"])
+    )
     assert set(findings.summary["load"]) == {"each request, 4 requests at once"}
     several = gather([run_of(make_manifest), run_of(make_manifest, requests=8)])
     (headline,) = find_headlines(several)  # ranked under the least load
     assert [row["variant"] for row in headline.ranking] == ["load.requests=4"]
-    assert re.search(r"measured, in tokens/s over vanilla's: 4 and 8 at once: pld 1\.43 \[.*\]\.$", headline.loads)
+    assert re.search(
+        r"measured, in tokens/s over vanilla's: 4 and 8 at once: pld 1\.43 \[.*\]\.$",
+        headline.loads,
+    )
     slow = run_of(make_manifest, requests=16)
     for each in slow.records:
         if each.method == "pld":
             each.stretch["seconds"] = 9.0
-    (headline,) = find_headlines(gather([*(run_of(make_manifest, count) for count in (4, 8)), slow]))
+    (headline,) = find_headlines(
+        gather([*(run_of(make_manifest, count) for count in (4, 8)), slow])
+    )
     assert headline.loads.endswith("; 16 at once: none is faster than vanilla.")
 
 
@@ -101,7 +125,8 @@ def test_a_stretch_in_which_a_method_failed_where_vanilla_did_not_has_no_through
     """Its server had less to do: 4 cases that fail at once would be the fastest of all."""
     run = run_of(make_manifest)
     places = {(entry.method, entry.case): place for place, entry in enumerate(run.records)}
-    for method, case in (("pld", "3-0"), ("pld", "5-0"), (VANILLA, "5-0")):  # 5-0 is too long for both
+    # 5-0 is too long for both
+    for method, case in (("pld", "3-0"), ("pld", "5-0"), (VANILLA, "5-0")):
         about = {"seconds": 0.01, "tokens": 75, "forwards": 10, "requests": 40, "rows": 70}
         about = about if case == "3-0" else run.records[places[method, case]].stretch
         run.records[places[method, case]] = failed(method, case, block=int(case[0]), stretch=about)
@@ -113,7 +138,9 @@ def test_a_stretch_in_which_a_method_failed_where_vanilla_did_not_has_no_through
 
 
 def test_the_control_is_over_stretches(make_manifest):
-    """All requests of a stretch are slow together: over cases the interval would be too narrow, and there of 2."""
+    """All requests of a stretch are slow together: over cases the interval would be too narrow, and
+    there of 2.
+    """
     for blocks, bounded in ((8, True), (2, False)):
         run = run_of(make_manifest, blocks=blocks)
         factors = [0.9, 1.2, 1.0, 0.8, 1.1, 1.3, 0.95, 1.05]
@@ -149,7 +176,10 @@ def test_a_line_a_method_over_the_loads(make_manifest):
     assert [series.name for series in scene.series] == ["pld [load.requests=2]"]
     assert set(scene.detail["load"]["requests"]) == {2, 4}
     assert set(scene.detail["accept_lengths"]["variant"]) == {"load.requests=2"}
-    assert ("2 requests at once" in scene.where, "several loads" in scene.everywhere) == (True, True)
+    assert ("2 requests at once" in scene.where, "several loads" in scene.everywhere) == (
+        True,
+        True,
+    )
     with drawing():
         for draw in (draw_served, draw_load_speedup):
             (legend,) = draw(scene).legends

@@ -33,7 +33,9 @@ def figures(folder: Path) -> pd.DataFrame:
 
 
 def test_results_for_the_hub_are_read_by_its_own_parser(make_run, capsys):
-    run = make_run(methods=TWO, per_category=2, manifest={"warnings": ["load is high: times are unsafe"]})
+    run = make_run(
+        methods=TWO, per_category=2, manifest={"warnings": ["load is high: times are unsafe"]}
+    )
     assert report(run, "--to", "hub", "--dataset", "you/bench") == DONE
     assert f"hub: 2 files in {run / EVAL_RESULTS}" in capsys.readouterr().out
     assert report(run, "--to", "hub", "--dataset", "you/bench") == DONE  # again
@@ -45,7 +47,10 @@ def test_results_for_the_hub_are_read_by_its_own_parser(make_run, capsys):
         values = {each.task_id: each.value for each in found}
         assert values == pytest.approx(rows.loc[method, ["speedup", "mat"]].to_dict(), abs=1e-4)
         low, high = rows.loc[method, ["speedup_low", "speedup_high"]]
-        assert f"[{low:.2f}, {high:.2f}], 12 cases, temperature 0, float32, cpu, lossless 100 %" in found[0].notes
+        assert (
+            f"[{low:.2f}, {high:.2f}], 12 cases, temperature 0, float32, cpu, lossless 100 %"
+            in found[0].notes
+        )
         assert "The times are unsafe" in found[0].notes
         assert found[0].date == "2026-01-02T03:04:05+00:00"
 
@@ -64,7 +69,10 @@ def test_the_data_set_is_the_suite_s_own_or_named(make_run, capsys):
     run = make_run(methods=TWO, per_category=1)
     before = sorted(run.iterdir())
     assert report(run, "--to", "hub") == USAGE
-    assert "report.dataset=OWNER/NAME, or specbench report --dataset OWNER/NAME" in capsys.readouterr().err
+    assert (
+        "report.dataset=OWNER/NAME, or specbench report --dataset OWNER/NAME"
+        in capsys.readouterr().err
+    )
     assert sorted(run.iterdir()) == before
     manifest = json.loads((run / MANIFEST).read_text())
     manifest["config"]["suite"] = {"hub": {"repo": "openai/gsm8k"}}
@@ -112,9 +120,16 @@ def test_mlflow_has_the_run_once_also_when_it_is_sent_again(make_run, database, 
     assert logged.info.status == "FINISHED"
     assert logged.data.params["decode.max_new_tokens"] == "256"
     rows = figures(run)
-    for method, name in itertools.product(TWO, ("speedup", "speedup_low", "mat", "tokens_per_s", "lossless")):
+    for method, name in itertools.product(
+        TWO, ("speedup", "speedup_low", "mat", "tokens_per_s", "lossless")
+    ):
         assert logged.data.metrics[f"{method}/{name}"] == pytest.approx(rows.loc[method, name])
-    tags = {"model": "tiny", "suite": "mini", "version.torch": "2.9.0", "mlflow.source.git.commit": "c0ffee"}
+    tags = {
+        "model": "tiny",
+        "suite": "mini",
+        "version.torch": "2.9.0",
+        "mlflow.source.git.commit": "c0ffee",
+    }
     assert {**tags, "mlflow.user": ""}.items() <= logged.data.tags.items()
     assert "times vanilla" in logged.data.tags["mlflow.note.content"]
     names = {each.path for each in client.list_artifacts(logged.info.run_id)}
@@ -123,7 +138,9 @@ def test_mlflow_has_the_run_once_also_when_it_is_sent_again(make_run, database, 
 
 @pytest.mark.exhaustive
 def test_mlflow_has_the_runs_of_a_sweep_below_one(make_run, database):
-    runs = [make_run(f"sweep/{number}", methods=TWO, per_category=1, seed=number) for number in (1, 2)]
+    runs = [
+        make_run(f"sweep/{number}", methods=TWO, per_category=1, seed=number) for number in (1, 2)
+    ]
     for run in runs:
         build_report([run], plots=False)
     assert report(runs[0].parent, "--to", "mlflow") == DONE
@@ -134,7 +151,9 @@ def test_mlflow_has_the_runs_of_a_sweep_below_one(make_run, database):
     below = {each.info.run_name: each for each in logged if each is not over}
     for run in runs:
         assert below[run.name].data.tags["mlflow.parentRunId"] == over.info.run_id
-        assert below[run.name].data.metrics["pld/mat"] == pytest.approx(figures(run).loc["pld", "mat"])
+        assert below[run.name].data.metrics["pld/mat"] == pytest.approx(
+            figures(run).loc["pld", "mat"]
+        )
         assert client.list_artifacts(below[run.name].info.run_id)
 
 
@@ -163,10 +182,24 @@ def test_a_run_that_cannot_be_sent_is_complete_and_fails(tmp_path, monkeypatch, 
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mlflow.py").write_text("raise RuntimeError('the server is away')")
-    settings = ["method=[pld]", "suite.limit=1", "suite.categories=[qa]", "decode.max_new_tokens=8", "measure=quick"]
-    given = [*settings, "model=tiny", "report.plots=false", "report.to=[mlflow,hub]", "report.dataset=you/bench"]
+    settings = [
+        "method=[pld]",
+        "suite.limit=1",
+        "suite.categories=[qa]",
+        "decode.max_new_tokens=8",
+        "measure=quick",
+    ]
+    given = [
+        *settings,
+        "model=tiny",
+        "report.plots=false",
+        "report.to=[mlflow,hub]",
+        "report.dataset=you/bench",
+    ]
     assert run_command.main([*given, f"hydra.run.dir={tmp_path / 'run'}"]) == FAILED
     out = capsys.readouterr().out.replace("\n", " ")
-    assert "not sent to mlflow: the database in this folder: RuntimeError: the server is away." in out
+    assert (
+        "not sent to mlflow: the database in this folder: RuntimeError: the server is away." in out
+    )
     assert (tmp_path / "run/report.html").is_file()
     assert len(list((tmp_path / "run" / EVAL_RESULTS).glob("*.yaml"))) == 1

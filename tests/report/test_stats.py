@@ -31,7 +31,9 @@ def pairs(draw: st.DrawFn) -> tuple[np.ndarray, ...]:
 def test_slower_baseline_scales_the_speedup_and_its_interval(pair, factor):
     baseline_s, baseline_tokens, method_s, method_tokens = pair
     plain = stats.speedup(*pair, resamples=FEW)
-    scaled = stats.speedup(factor * baseline_s, baseline_tokens, method_s, method_tokens, resamples=FEW)
+    scaled = stats.speedup(
+        factor * baseline_s, baseline_tokens, method_s, method_tokens, resamples=FEW
+    )
     assert scaled.value == pytest.approx(factor * plain.value)
     if plain.low is not None:
         assert scaled.low == pytest.approx(factor * plain.low)
@@ -62,7 +64,11 @@ def test_speedups_of_few_cases_by_hand():
     assert estimate.value == pytest.approx((11 / 110) / (5 / 110))
     assert (estimate.low, estimate.high) == (None, None)
     assert stats.speedup([10.0], [100], [5.0], [25]).value == pytest.approx(0.5)
-    for nothing in (stats.speedup([], [], [], []), stats.speedup([1.0], [0], [1.0], [5]), *stats.estimates([ZEROS])):
+    for nothing in (
+        stats.speedup([], [], [], []),
+        stats.speedup([1.0], [0], [1.0], [5]),
+        *stats.estimates([ZEROS]),
+    ):
         assert np.isnan(nothing.value)
     assert stats.retiming([], [], [], []).count == 0
     with pytest.raises(ValueError, match=r"lengths \[2, 1\]"):
@@ -102,10 +108,13 @@ def test_over_rounds(times, tokens, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize(("cases", "least"), [(20, 0.89), (80, 0.925)])
 def test_coverage_of_the_case_bootstrap(cases, least):
-    """Of nominal 95 % intervals, about as many hold the true speedup; a bootstrap of few cases is a little narrow."""
+    """Of nominal 95 % intervals, about as many hold the true speedup; a bootstrap of few cases is a
+    little narrow.
+    """
     generator = np.random.default_rng(11)
     spread, trials, hits = 0.25, 1500, 0
-    truth = 2.0 * np.exp(-(spread**2) / 2)  # ratio of expected totals when a case's method time is tb / (2 exp(z))
+    # ratio of expected totals when a case's method time is tb / (2 exp(z))
+    truth = 2.0 * np.exp(-(spread**2) / 2)
     for _ in range(trials):
         tokens = generator.integers(20, 400, cases)
         baseline_s = 0.03 * tokens

@@ -1,4 +1,6 @@
-"""The summary against figures worked out by hand, of few records and of many that are read in blocks."""
+"""The summary against figures worked out by hand, of few records and of many that are read in
+blocks.
+"""
 
 import math
 
@@ -20,11 +22,36 @@ from specbench.report.frames.trials import Tally, read_trials
 def test_figures_blanks_and_categories_by_hand(two_cases):
     rows = rows_of(*two_cases)
     vanilla, pld = rows[OVERALL, VANILLA], rows[OVERALL, "pld"]
-    check(pld, cases=2, tokens=14, steps=4, errors=0, mat=12 / 4, tokens_per_s=14 / 5.0, decode_tokens_per_s=12 / 4.0)
-    check(pld, speedup=13.0 / 5.0, acceptance_rate=(12 - 4) / 14, draft_rate=3 / 4, mean_draft=14 / 4, prefill_ms=500)
+    check(
+        pld,
+        cases=2,
+        tokens=14,
+        steps=4,
+        errors=0,
+        mat=12 / 4,
+        tokens_per_s=14 / 5.0,
+        decode_tokens_per_s=12 / 4.0,
+    )
+    check(
+        pld,
+        speedup=13.0 / 5.0,
+        acceptance_rate=(12 - 4) / 14,
+        draft_rate=3 / 4,
+        mean_draft=14 / 4,
+        prefill_ms=500,
+    )
     check(pld, tokens_fed=18 / 4, target_compute=1e-3 * 18 / 4, draft_ms=1e3 * 0.5 / 4)
     check(pld, state_bytes=64, lossless=1, equal=1, violations=0)
-    check(pld, "speedup_low", "mat_low", "mat_high", "speedup_hf", "prepare_ms", "verify_ms", "update_ms")
+    check(
+        pld,
+        "speedup_low",
+        "mat_low",
+        "mat_high",
+        "speedup_hf",
+        "prepare_ms",
+        "verify_ms",
+        "update_ms",
+    )
     check(vanilla, "speedup_low", "speedup_high", "speedup_hf", *RATES, mat=1, speedup=1)
     check(rows["rag", "pld"], mat=4, speedup=8.5 / 3.5)
     check(rows["qa", "pld"], acceptance_rate=2 / 4)
@@ -66,15 +93,30 @@ def test_method_that_always_fails_is_blank(two_cases):
     records, manifest = two_cases
     manifest["methods"]["broken"] = {}
     rows = rows_of([*records, failed("broken", "a"), failed("broken", "b", "rag")], manifest)
-    blank = ("mat", "tokens_per_s", "speedup", "draft_rate", "tokens_fed", "prefill_ms", "state_bytes", "lossless")
+    blank = (
+        "mat",
+        "tokens_per_s",
+        "speedup",
+        "draft_rate",
+        "tokens_fed",
+        "prefill_ms",
+        "state_bytes",
+        "lossless",
+    )
     check(rows[OVERALL, "broken"], *blank, cases=0, errors=2, tokens=0)
-    records = [failed(VANILLA, each.case, each.category) if each.method == VANILLA else each for each in records]
+    records = [
+        failed(VANILLA, each.case, each.category) if each.method == VANILLA else each
+        for each in records
+    ]
     check(rows_of(records, manifest)[OVERALL, "pld"], "speedup", mat=3)
 
 
 def test_peer_shows_only_what_was_seen(make_manifest):
     unseen = turn([4, 4], phases_s={}, decode_s=2.0)
-    records = [record(VANILLA, "a", [turn([1] * 8, decode_s=8.0)]), record("hf_generate", "a", [unseen])]
+    records = [
+        record(VANILLA, "a", [turn([1] * 8, decode_s=8.0)]),
+        record("hf_generate", "a", [unseen]),
+    ]
     rows = rows_of(records, make_manifest({"hf_generate": {"peer": True}}))
     blank = (*RATES, "tokens_fed", "draft_ms", "forward_ms", "state_bytes")
     check(rows[OVERALL, "hf_generate"], *blank, mat=4, speedup=8.5 / 2.5, speedup_hf=1)
@@ -84,8 +126,12 @@ def test_peer_shows_only_what_was_seen(make_manifest):
 def test_rounds_are_folded_by_their_median(make_manifest):
     records = []
     for number, (slow, quick) in enumerate([(8.0, 2.0), (9.0, 50.0), (8.5, 3.0)]):
-        records.append(record(VANILLA, "a", [turn([1] * 3, prefill_s=0.0, decode_s=slow)], round=number))
-        records.append(record("pld", "a", [turn([3], [2], prefill_s=0.0, decode_s=quick)], round=number))
+        records.append(
+            record(VANILLA, "a", [turn([1] * 3, prefill_s=0.0, decode_s=slow)], round=number)
+        )
+        records.append(
+            record("pld", "a", [turn([3], [2], prefill_s=0.0, decode_s=quick)], round=number)
+        )
     row = rows_of(records, make_manifest({"pld": {}}, rounds=3))[OVERALL, "pld"]
     # counts are of all rounds
     check(row, cases=1, tokens=12, steps=3, speedup=8.5 / 3.0, tokens_per_s=4 / 3.0, mat=3)
@@ -94,7 +140,9 @@ def test_rounds_are_folded_by_their_median(make_manifest):
 def test_answers_of_one_token_and_of_no_time(make_manifest):
     def rows(accept, **times):
         made = turn(accept, phases_s={}, **times)
-        return rows_of([record(name, "a", [made]) for name in (VANILLA, "pld")], make_manifest({"pld": {}}))
+        return rows_of(
+            [record(name, "a", [made]) for name in (VANILLA, "pld")], make_manifest({"pld": {}})
+        )
 
     found = rows([], decode_s=0.0)
     for method in (VANILLA, "pld"):
@@ -129,21 +177,30 @@ def test_category_without_drafts_has_a_rate_of_zero(two_cases):
         ([EQUAL, EQUAL], 1.0, 1.0, 0),
         ([EQUAL, Lossless(False, [0, 3], 9, 2, 0, 1e-5)], 1.0, 0.5, 0),
         ([EQUAL, Lossless(False, [0, 3], 9, 0, 4, 2.5)], 0.5, 0.5, 4),
-        ([Lossless(False, [0, 3], 0, 0, 0, 0.0), EQUAL], 0.5, 0.5, 0),  # differs and was never checked: unknown
+        # differs and was never checked: unknown
+        ([Lossless(False, [0, 3], 0, 0, 0, 0.0), EQUAL], 0.5, 0.5, 0),
         ([None, EQUAL], 1.0, 1.0, 0),
         ([None, None], math.nan, math.nan, math.nan),
     ],
 )
 def test_lossless(make_manifest, verdicts, lossless, equal, violations):
-    records = [record("pld", f"c{i}", [turn([1, 1])], lossless=verdict) for i, verdict in enumerate(verdicts)]
+    records = [
+        record("pld", f"c{i}", [turn([1, 1])], lossless=verdict)
+        for i, verdict in enumerate(verdicts)
+    ]
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
     check(row, lossless=lossless, equal=equal, violations=violations)
 
 
-@pytest.mark.parametrize(("counts", "share"), [([0, 1], 0.25), ([None, 1], 0.5), ([None, None], math.nan)])
+@pytest.mark.parametrize(
+    ("counts", "share"), [([0, 1], 0.25), ([None, 1], 0.5), ([None, None], math.nan)]
+)
 def test_close_steps_are_a_share_of_the_steps_that_were_counted(make_manifest, counts, share):
     verdicts = [Lossless(True, None, 3, 0, 0, 0.0, count) for count in counts]
-    records = [record(VANILLA, f"c{i}", [turn([1, 1])], lossless=verdict) for i, verdict in enumerate(verdicts)]
+    records = [
+        record(VANILLA, f"c{i}", [turn([1, 1])], lossless=verdict)
+        for i, verdict in enumerate(verdicts)
+    ]
     found = found_in(records, make_manifest({}, model={"name": "m", "dtype": "bfloat16"}))
     assert of_overall(found).loc[VANILLA, "close_steps"] == pytest.approx(share, nan_ok=True)
     warned = [text for text in found.warnings if "rounding step of bfloat16" in text]
@@ -156,7 +213,14 @@ def test_replayed_target_has_the_drafters_times_alone(two_cases):
     for entry in records:
         entry.turns[0].phases_s |= {"update": 0.125, "verify": 0.25, "prepare": 0.25}
     row = rows_of(records, manifest | {"config": {"engine": {"kind": "replay"}}})[OVERALL, "pld"]
-    check(row, mat=3, tokens_fed=4.5, acceptance_rate=8 / 14, draft_ms=1e3 * 0.5 / 4, update_ms=1e3 * 0.25 / 4)
+    check(
+        row,
+        mat=3,
+        tokens_fed=4.5,
+        acceptance_rate=8 / 14,
+        draft_ms=1e3 * 0.5 / 4,
+        update_ms=1e3 * 0.25 / 4,
+    )
     check(row, "tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_hf")
     check(row, "prepare_ms", "forward_ms", "verify_ms", "prefill_ms")
 
@@ -181,10 +245,15 @@ def test_blocks_change_no_figure(directory, monkeypatch):
         inexact = frame.columns.intersection(["step_ms"])
         assert frame.drop(columns=inexact).equals(cut.detail[name].drop(columns=inexact)), name
         assert np.allclose(
-            frame[inexact].astype(float), cut.detail[name][inexact].astype(float), rtol=1e-12, equal_nan=True
+            frame[inexact].astype(float),
+            cut.detail[name][inexact].astype(float),
+            rtol=1e-12,
+            equal_nan=True,
         )
     one, other = (model_load(found) for found in (whole, cut))
-    assert np.allclose(one.speedups["modelled_speedup"], other.speedups["modelled_speedup"], rtol=1e-12)
+    assert np.allclose(
+        one.speedups["modelled_speedup"], other.speedups["modelled_speedup"], rtol=1e-12
+    )
     assert one.pays.equals(other.pays)
 
 

@@ -13,10 +13,21 @@ from specbench.profile import write_profile
 from specbench.records.store import RunError
 from specbench.report import read_findings
 from specbench.report.frames.summary import drop_repeated_rows
-from specbench.report.frames.sweep import Heatmap, asked_grids, best_settings, default_curves, default_grids
+from specbench.report.frames.sweep import (
+    Heatmap,
+    asked_grids,
+    best_settings,
+    default_curves,
+    default_grids,
+)
 from specbench.report.plots.sweep import draw_curve, draw_heatmap
 
-PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]
+PAIRS = [
+    (leader, follower)
+    for leader in (1, 2, 10)
+    for follower in (None, 3, 20)
+    if (leader, follower) != (2, 3)
+]
 COSTS = ("cost_per_million", "joules_per_token", "tokens_fed", "errors")
 
 
@@ -24,7 +35,13 @@ def write_sweep(folder, settings, method="cacheback", **options):
     """A run for each mapping of the method's parameters."""
     options = {"per_category": 1, "categories": ("qa",), **options}
     return [
-        build_run(folder / str(n), {method: (3.0 + n, 0.4, 1e-3)}, seed=n, parameters={method: values}, **options)
+        build_run(
+            folder / str(n),
+            {method: (3.0 + n, 0.4, 1e-3)},
+            seed=n,
+            parameters={method: values},
+            **options,
+        )
         for n, values in enumerate(settings)
     ]
 
@@ -48,14 +65,18 @@ def test_two_parameters_give_a_grid_of_the_summary(sweep):
     # of the same cells, in the same order: the price stands next to what it bought
     assert fed.cells.isna().equals(cells.isna())
     (grid,) = asked_grids(sweep, "mat", "method.cacheback.follower", "cacheback.leader")
-    rows = sweep.summary.query("category == 'overall' and method == 'cacheback'").set_index("variant")["mat"]
+    rows = sweep.summary.query("category == 'overall' and method == 'cacheback'").set_index(
+        "variant"
+    )["mat"]
     for leader, follower in PAIRS:
         name = "null" if follower is None else str(follower)
         assert grid.cells.loc[str(leader), name] == rows[f"leader={leader},follower={name}"]
     (place,) = grid.best
     assert grid.cells.iloc[place] == rows.max()
     (grid,) = asked_grids(sweep, "forward_ms", *axes)
-    assert {grid.spell(grid.cells.iloc[place]) for place in grid.best} == {grid.spell(grid.cells.min(axis=None))}
+    assert {grid.spell(grid.cells.iloc[place]) for place in grid.best} == {
+        grid.spell(grid.cells.min(axis=None))
+    }
     assert asked_grids(sweep, "steps", *axes)[0].best == []
 
 
@@ -101,7 +122,10 @@ def test_errors_say_what_there_is(sweep, asked, named):
 
 def test_parameters_of_two_methods_share_no_grid(tmp_path):
     runs = [
-        build_run(tmp_path / str(n), TWO, per_category=1, parameters={"pld": {"n": n}, "sam": {"k": n}}) for n in (1, 2)
+        build_run(
+            tmp_path / str(n), TWO, per_category=1, parameters={"pld": {"n": n}, "sam": {"k": n}}
+        )
+        for n in (1, 2)
     ]
     findings = read_findings(runs)
     assert default_grids(findings) == []
@@ -116,20 +140,32 @@ def test_a_third_parameter_gives_a_grid_each_and_a_repetition_a_mean(tmp_path):
     findings = read_findings(write_sweep(tmp_path / "rules", [*settings, settings[0]]))
     assert default_grids(findings) == []
     grids = asked_grids(findings, "mat", "cacheback.a", "cacheback.b")
-    assert [(grid.rest, grid.runs) for grid in grids] == [("cacheback.rule=x", 2), ("cacheback.rule=y", 1)]
+    assert [(grid.rest, grid.runs) for grid in grids] == [
+        ("cacheback.rule=x", 2),
+        ("cacheback.rule=y", 1),
+    ]
     assert grids[0].cells.notna().all(axis=None)
-    seeds = write_sweep(tmp_path / "seeds", [pair | {"seed": seed} for pair in pairs for seed in (0, 1)])
+    seeds = write_sweep(
+        tmp_path / "seeds", [pair | {"seed": seed} for pair in pairs for seed in (0, 1)]
+    )
     found = {(grid.x, grid.y, grid.runs) for grid in default_grids(read_findings(seeds))}
     assert found == {("cacheback.a", "cacheback.b", 2)}
 
 
 @pytest.mark.exhaustive
 def test_command_draws_them(tmp_path, output, refused):
-    settings = [{"leader": leader, "a_long_parameter_name": text} for leader in (1, 2) for text in ("so", "$other$")]
+    settings = [
+        {"leader": leader, "a_long_parameter_name": text}
+        for leader in (1, 2)
+        for text in ("so", "$other$")
+    ]
     folder = tmp_path / "sweep"
     write_sweep(folder, settings)
     asked = ("--heatmap", "tokens_fed", "cacheback.a_long_parameter_name", "cacheback.leader")
-    names = [f"heatmap_{name}-cacheback-a_long_parameter_name-leader" for name in ("mat", "tokens_fed", "speedup")]
+    names = [
+        f"heatmap_{name}-cacheback-a_long_parameter_name-leader"
+        for name in ("mat", "tokens_fed", "speedup")
+    ]
     for given in (asked, ()):  # without the request the names are the same
         output("report", folder, *given)
         found = {path.name for path in (folder / "report").glob("*/heatmap*")}
@@ -143,7 +179,12 @@ def test_command_draws_them(tmp_path, output, refused):
 
 
 def test_a_load_is_no_setting_so_each_has_its_best(tmp_path):
-    drafts = {(1, 1): (1.0, 0.5, 1e-4), (2, 1): (8.0, 0.9, 1e-4), (1, 8): (6.0, 0.7, 1e-4), (2, 8): (1.0, 0.3, 1e-4)}
+    drafts = {
+        (1, 1): (1.0, 0.5, 1e-4),
+        (2, 1): (8.0, 0.9, 1e-4),
+        (1, 8): (6.0, 0.7, 1e-4),
+        (2, 8): (1.0, 0.3, 1e-4),
+    }
     runs = [
         build_run(
             tmp_path / f"{n}-{load}",
@@ -184,15 +225,23 @@ POWERS, NAMES = [1, 2, 4, 8, 16], [f"a_long_name_{n}" for n in range(30)]
     ],
 )
 def test_one_parameter_gives_a_curve_with_it_on_the_axis(tmp_path, values, order, scale, ticked):
-    findings = read_findings(write_sweep(tmp_path, [{"n": value, "k": 5} for value in values], per_category=3))
+    findings = read_findings(
+        write_sweep(tmp_path, [{"n": value, "k": 5} for value in values], per_category=3)
+    )
     (curve,) = default_curves(findings)
     names = [str(value) for value in order]
-    assert (curve.x, curve.figures, list(curve.values)) == ("cacheback.n", ("mat", "speedup"), names)
+    assert (curve.x, curve.figures, list(curve.values)) == (
+        "cacheback.n",
+        ("mat", "speedup"),
+        names,
+    )
     assert default_grids(findings) == []
     canvas = draw_curve(curve)
     panels = canvas.axes
     assert [axes.get_ylabel() for axes in panels] == ["MAT", "speedup"]
-    rows = findings.summary.query("category == 'overall' and method == 'cacheback'").set_index("variant")
+    rows = findings.summary.query("category == 'overall' and method == 'cacheback'").set_index(
+        "variant"
+    )
     for axes, figure in zip(panels, curve.figures, strict=True):
         line = axes.lines[0]
         assert line.get_linestyle() == ("-" if curve.numbers else "None")
@@ -216,7 +265,10 @@ TWO = {"pld": (3.0, 0.4, 1e-3), "sam": (5.0, 0.6, 1e-3)}
     ("runs", "found"),
     [
         # two methods at once: a curve each, with the mean of the runs that have the value
-        ([{"pld": p, "sam": s} for p in (1, 2) for s in (3, 4, 5)], {"pld.n": (["pld"], 3), "sam.n": (["sam"], 2)}),
+        (
+            [{"pld": p, "sam": s} for p in (1, 2) for s in (3, 4, 5)],
+            {"pld.n": (["pld"], 3), "sam.n": (["sam"], 2)},
+        ),
         # a seed repeats, a setting of the run has a line for each method, a load has its own plots
         ([{"pld": p, "seed": s} for p in (1, 2) for s in (0, 1)], {"pld.n": (["pld"], 2)}),
         ([{"top_k": k} for k in (1, 2, 3)], {"decode.top_k": (["pld", "sam"], 1)}),
@@ -229,7 +281,9 @@ def test_what_repeats_is_averaged(tmp_path, runs, found):
 
     def made(number, run):
         def edit(manifest, records):
-            manifest["config"]["decode"] |= {name: run[name] for name in ("seed", "top_k") if name in run}
+            manifest["config"]["decode"] |= {
+                name: run[name] for name in ("seed", "top_k") if name in run
+            }
             if "load" in run:
                 serve(manifest, records, run["load"])
 
@@ -242,7 +296,9 @@ def test_what_repeats_is_averaged(tmp_path, runs, found):
     assert curves.keys() == found.keys()
     for x, (methods, repeats) in found.items():
         assert list(dict.fromkeys(curves[x].rows["method"])) == methods
-        lines = [line for line in draw_curve(curves[x]).axes[0].lines if line.get_linestyle() != "None"]
+        lines = [
+            line for line in draw_curve(curves[x]).axes[0].lines if line.get_linestyle() != "None"
+        ]
         for method, drawn in zip(methods, lines, strict=False):
             rows = curves[x].rows[curves[x].rows["method"] == method].groupby("place")["mat"]
             assert rows.size().max() == repeats
@@ -257,10 +313,20 @@ def test_the_command_draws_the_curve_and_prints_vanilla_once(tmp_path, output):
     rows = pd.read_csv(report / "tables/sweep-cacheback.n.csv")
     assert sorted(rows["cacheback.n"]) == POWERS
     assert {"mat", "mat_low", "speedup", "speedup_high"} <= set(rows.columns)
-    summary = pd.read_csv(report / "summary.csv").query("category == 'overall' and method == 'vanilla'")
+    summary = pd.read_csv(report / "summary.csv").query(
+        "category == 'overall' and method == 'vanilla'"
+    )
     assert len(summary) == len(POWERS)  # each method is paired with its own
-    for text in (out, *((report / name).read_text("utf-8") for name in ("tables/overall.md", "tables/overall.tex"))):
-        assert len([line for line in text.splitlines() if line.strip(" |").startswith("vanilla")]) == 1
+    for text in (
+        out,
+        *(
+            (report / name).read_text("utf-8")
+            for name in ("tables/overall.md", "tables/overall.tex")
+        ),
+    ):
+        assert (
+            len([line for line in text.splitlines() if line.strip(" |").startswith("vanilla")]) == 1
+        )
         assert "mean of 5 runs" in text
     assert f" {summary['tokens_per_s'].mean():.1f} " in out
     assert "Sweep, cacheback.n" in (report / "report.html").read_text("utf-8")

@@ -16,8 +16,14 @@ from specbench.report.writers import to_latex
 
 
 def check_latex(text: str) -> None:
-    """The usual compile errors: unbalanced braces, bare special characters, rows of unequal length."""
-    bare = re.sub(r"\\[\\&%$#_{}]", "", "\n".join(line for line in text.splitlines() if not line.startswith("%")))
+    """The usual compile errors: unbalanced braces, bare special characters, rows of unequal
+    length.
+    """
+    bare = re.sub(
+        r"\\[\\&%$#_{}]",
+        "",
+        "\n".join(line for line in text.splitlines() if not line.startswith("%")),
+    )
     depth = 0
     for char in bare:
         depth += (char == "{") - (char == "}")
@@ -45,16 +51,24 @@ def test_latex_is_well_formed(make_run):
 
 LAYOUTS = {
     "article": (r"\documentclass{article}\usepackage{booktabs,graphicx}", True),
-    "wide margins": (r"\documentclass{article}\usepackage{booktabs,graphicx}\usepackage[margin=1in]{geometry}", True),
+    "wide margins": (
+        r"\documentclass{article}\usepackage{booktabs,graphicx}\usepackage[margin=1in]{geometry}",
+        True,
+    ),
     "a column": (r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}", True),
     "booktabs alone": (r"\documentclass{article}\usepackage{booktabs}", False),
 }
-PROFILE = Path(__file__).resolve().parents[2] / "results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json"
+PROFILE = (
+    Path(__file__).resolve().parents[2]
+    / "results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json"
+)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_latex_compiles(make_run, tmp_path, layout):
-    """Every column that a report may have, predictions and load too, and no wider than a line; without graphicx too."""
+    """Every column that a report may have, predictions and load too, and no wider than a line;
+    without graphicx too.
+    """
     odd = dict.fromkeys(("a_b%c&d#e$f{g}", "x^y~z\\w"), (3.0, 0.4, 1e-3)) | {
         "2\N{MULTIPLICATION SIGN}3": (1.0, 0.2, 1e-3)
     }
@@ -80,7 +94,14 @@ def test_latex_puts_intervals_and_variants_under_their_figures_and_names():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0 %"), (1.0, "100 %"), (0.12345, "12.3 %"), (0.99999, "99.9 %"), (1e-6, "0.1 %"), (float("nan"), "–")],
+    [
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        (0.12345, "12.3 %"),
+        (0.99999, "99.9 %"),
+        (1e-6, "0.1 %"),
+        (float("nan"), "–"),
+    ],
 )
 def test_only_all_is_a_hundred_percent(value, text):
     assert format_share(value) == text
@@ -89,10 +110,15 @@ def test_only_all_is_a_hundred_percent(value, text):
 def test_columns_of_blanks_are_left_out_and_long_names_break():
     cells = (("pld", BLANK, "1.00", BLANK), ("sam", BLANK, "2.00", "5"))
     rows = tuple(tuple(map(Cell, row)) for row in cells)
-    table = Table("t", "", "", ("Method", "Speedup", "MAT", "Fed"), rows, frozenset({(1, 2), (1, 3)}))
+    table = Table(
+        "t", "", "", ("Method", "Speedup", "MAT", "Fed"), rows, frozenset({(1, 2), (1, 3)})
+    )
     kept = without_blanks(table)
     assert kept.header == ("Method", "MAT", "Fed")
-    assert [[cell.text for cell in row] for row in kept.rows] == [["pld", "1.00", BLANK], ["sam", "2.00", "5"]]
+    assert [[cell.text for cell in row] for row in kept.rows] == [
+        ["pld", "1.00", BLANK],
+        ["sam", "2.00", "5"],
+    ]
     assert kept.best == {(1, 1), (1, 2)}
     bare = Table("t", "", "", ("Method", "MAT"), (), frozenset())
     assert without_blanks(bare) == bare
@@ -105,7 +131,10 @@ def printed_table(rows: list[tuple[str, ...]], width: int, labels: int = 1) -> l
     header = ("Method", *(f"Figure {number}" for number in range(1, len(rows[0]))))
     cells = tuple(tuple(map(Cell, row)) for row in rows)
     out = io.StringIO()
-    print_table(Table("t", "where", "meaning", header, cells, frozenset(), labels), Console(file=out, width=width))
+    print_table(
+        Table("t", "where", "meaning", header, cells, frozenset(), labels),
+        Console(file=out, width=width),
+    )
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -119,13 +148,22 @@ def test_names_on_a_terminal_are_whole_or_broken_and_printed_once():
     lines = printed_table(ROWS, 36)
     assert "suffix_decoding_local" not in "\n".join(lines)
     assert all(len(line) <= 36 for line in lines)
-    assert [word for line in lines for word in line.split() if "." in word] == ["1.25", "2.02", "0.75", "59.54"]
-    lines = printed_table([("pld", "qa", "1"), ("pld", "math", "2"), ("sam", "qa", "3")], 60, labels=2)
+    assert [word for line in lines for word in line.split() if "." in word] == [
+        "1.25",
+        "2.02",
+        "0.75",
+        "59.54",
+    ]
+    lines = printed_table(
+        [("pld", "qa", "1"), ("pld", "math", "2"), ("sam", "qa", "3")], 60, labels=2
+    )
     assert sum("pld" in line for line in lines) == 1
 
 
 def test_figures_are_whole_on_any_terminal():
-    """If even broken names leave no space, the table is wider than the terminal; no digit is lost."""
+    """If even broken names leave no space, the table is wider than the terminal; no digit is
+    lost.
+    """
     rows = [("a_method_with_a_long_name", *(f"{number}.125" for number in range(9)))]
     for width in (30, 80, 90, 110, 200):
         text = "\n".join(printed_table(rows, width))

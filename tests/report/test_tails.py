@@ -1,4 +1,6 @@
-"""Tails, figures along the answer, before and after the thinking's end, and what a million tokens cost."""
+"""Tails, figures along the answer, before and after the thinking's end, and what a million tokens
+cost.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,14 +35,28 @@ def test_percentiles_of_waiting():
     two = turn([1], step_s=[0.5], prefill_s=0.1, decode_s=0.5)
     found = tails([record("pld", "a", [one]), record("pld", "b", [two])])
     p95, p99 = np.percentile([*steps, 0.5], (95, 99))
-    check(found, requests=2, steps=201, first_token_p50_ms=200, per_token_p50_ms=(1e3 * sum(steps) / 400 + 500) / 2)
+    check(
+        found,
+        requests=2,
+        steps=201,
+        first_token_p50_ms=200,
+        per_token_p50_ms=(1e3 * sum(steps) / 400 + 500) / 2,
+    )
     check(found, burst_p50_ms=101, burst_p95_ms=1e3 * p95, burst_p99_ms=1e3 * p99)
     check(found, "first_token_p99_ms")  # of two requests it would be the larger one
     assert not list(count_tails(tried([record("pld", "a", [turn([1, 2])])])))
 
 
 def test_steps_fall_into_bins_of_position_and_context():
-    found = tried([record("pld", "a", [turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])])])
+    found = tried(
+        [
+            record(
+                "pld",
+                "a",
+                [turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])],
+            )
+        ]
+    )
     by = lengths(found, None)
     assert by.loc[("position", 0), ["steps", "mat"]].tolist() == [2, 10]
     assert by.loc[("position", 16), ["steps", "mat"]].tolist() == [1, 2]
@@ -52,15 +68,21 @@ def test_steps_fall_into_bins_of_position_and_context():
 
 def lengths(found, vanilla, timed=True):
     columns = list(DETAILS["by_length"].columns)
-    return pd.DataFrame(count_lengths(found, timed, vanilla), columns=columns).set_index(["axis", "from"])
+    return pd.DataFrame(count_lengths(found, timed, vanilla), columns=columns).set_index(
+        ["axis", "from"]
+    )
 
 
 def test_speedup_of_a_bin_is_over_the_cases_in_which_both_have_steps():
-    """Contexts 50 to 69 one by one against 50 and 60; the second case's, 300 on, the method does not have."""
+    """Contexts 50 to 69 one by one against 50 and 60; the second case's, 300 on, the method does
+    not have.
+    """
     plain = turn([1] * 20, prompt_tokens=50, step_s=[0.002] * 14 + [0.001] * 6)
     far = turn([1] * 4, prompt_tokens=300, step_s=[0.004] * 4)
     one = turn([10, 10], [9, 9], prompt_tokens=50, step_s=[0.01, 0.005])
-    found = read_trials([record(VANILLA, "b", [far]), record(VANILLA, "a", [plain]), record("pld", "a", [one])])
+    found = read_trials(
+        [record(VANILLA, "b", [far]), record(VANILLA, "a", [plain]), record("pld", "a", [one])]
+    )
     by = lengths(found.of("pld"), found.of(VANILLA))
     assert by.loc[("context", 0), "speedup"] == pytest.approx(0.002 / (0.015 / 20))
     assert by.loc[("position", 0), "speedup"] == pytest.approx((0.03 / 16) / (0.015 / 20))
@@ -75,7 +97,11 @@ def test_speedup_of_a_bin_has_an_interval_from_eight_cases_on():
     slow = replace(one, step_s=[0.02, 0.01])
     for count in (7, 8):
         pairs = [(f"{case}", one if case % 2 else slow) for case in range(count)]
-        records = [each for case, own in pairs for each in (record(VANILLA, case, [plain]), record("pld", case, [own]))]
+        records = [
+            each
+            for case, own in pairs
+            for each in (record(VANILLA, case, [plain]), record("pld", case, [own]))
+        ]
         found = read_trials(records)
         row = lengths(found.of("pld"), found.of(VANILLA)).loc[("context", 0)]
         bounds = row[["speedup_low", "speedup_high"]].tolist()
@@ -99,7 +125,10 @@ def test_joules_a_token_over_all_rounds_where_every_turn_has_them(two_cases):
         return rows_of(made, manifest)[category, method]["joules_per_token"]
 
     assert np.isnan(joules(records))
-    again = [replace(each, round=1, turns=[replace(turn, energy_j=12.0) for turn in each.turns]) for each in records]
+    again = [
+        replace(each, round=1, turns=[replace(turn, energy_j=12.0) for turn in each.turns])
+        for each in records
+    ]
     for each in records:
         each.turns[0].energy_j = 6.0
     both = [*records, *again]
@@ -120,7 +149,10 @@ def timed(manifest, records):
 
 def test_several_suites_have_a_column_and_a_blank_percentile_has_none(make_run):
     suites = ("mini", "other")
-    runs = [make_run(name, per_category=1, edit=timed, manifest={"suite": {"name": name}}) for name in suites]
+    runs = [
+        make_run(name, per_category=1, edit=timed, manifest={"suite": {"name": name}})
+        for name in suites
+    ]
     table = tails_table(read_findings(runs).detail["tails"], "")
     assert table.header[:2] == ("Suite", "Method")
     assert {row[0].text for row in table.rows} == set(suites)
@@ -163,13 +195,21 @@ def rows_of_answer(method, *steps, thinking):
 
 def test_figures_before_and_after_the_end():
     vanilla = rows_of_answer("vanilla", *[(1, 0.01)] * 6, thinking=5)
-    drafted = rows_of_answer("pld", (3, 0.01), (2, 0.02), (1, 0.01), thinking=5)  # steps begin at tokens 0, 3 and 5
+    # steps begin at tokens 0, 3 and 5
+    drafted = rows_of_answer("pld", (3, 0.01), (2, 0.02), (1, 0.01), thinking=5)
     frame = pd.DataFrame([*vanilla, *drafted], columns=[*ROW, *DETAILS["thinking"].columns])
     by = frame.set_index(["method", "part"])
     assert by.loc[("pld", "thinking"), ["steps", "emitted", "mat"]].tolist() == [2, 5, 2.5]
     assert by.loc[("pld", "answer"), ["steps", "emitted", "mat"]].tolist() == [1, 1, 1]
     (table,) = thinking_tables(frame)
-    assert [cell.text for cell in table.rows[1]][-6:] == ["83.3 %", "2.50", "1.67", "16.7 %", "1.00", "1.00"]
+    assert [cell.text for cell in table.rows[1]][-6:] == [
+        "83.3 %",
+        "2.50",
+        "1.67",
+        "16.7 %",
+        "1.00",
+        "1.00",
+    ]
     assert not rows_of_answer("pld", (2, 0.01), thinking=None)
     assert thinking_tables(frame[:0]) == []
 
@@ -178,29 +218,51 @@ def test_figures_before_and_after_the_end():
 def test_turns_that_end_in_their_thinking_are_reported(make_manifest, thinking):
     """Five ids each; the thinking of two turns ends with the fourth or the last of them."""
     made = [turn([1] * 4, thinking=count) for count in (thinking, thinking, 2, None)]
-    found = found_in([record(name, "a", made) for name in (VANILLA, "pld")], make_manifest({"pld": {}}))
+    found = found_in(
+        [record(name, "a", made) for name in (VANILLA, "pld")], make_manifest({"pld": {}})
+    )
     warned = [text for text in found.warnings if "thinking" in text]
-    assert [text.startswith("4 of 6 turns that think end before") for text in warned] == [True] * (thinking == 5)
+    assert [text.startswith("4 of 6 turns that think end before") for text in warned] == [True] * (
+        thinking == 5
+    )
 
 
 def test_an_answer_is_what_stands_behind_the_thinking():
     library = read_tokenizer(Path(specbench.__file__).parent / "assets/tiny")
-    thought, answer = (library.encode(text, add_special_tokens=False).ids for text in ("It is 4.", " It is 5."))
-    decoder = SimpleNamespace(_tokenizer=SimpleNamespace(decode=lambda ids, **_: library.decode(ids)))
-    for thinking, message in ((len(thought), "It is 5."), (len(thought + answer), ""), (None, "as recorded")):
+    thought, answer = (
+        library.encode(text, add_special_tokens=False).ids for text in ("It is 4.", " It is 5.")
+    )
+    decoder = SimpleNamespace(
+        _tokenizer=SimpleNamespace(decode=lambda ids, **_: library.decode(ids))
+    )
+    for thinking, message in (
+        (len(thought), "It is 5."),
+        (len(thought + answer), ""),
+        (None, "as recorded"),
+    ):
         made = turn([1], ids=thought + answer, text="as recorded", thinking=thinking)
         assert Session._answer(decoder, made) == message
 
 
 def test_trajectories_have_a_table_by_turn():
     """Only recorded conversations find earlier turns in the cache; a chat without has no table."""
-    figures = {"steps": 4, "emitted": 8, "prefill_ms": 1.0, "step_ms": 1.0, "speedup_low": 1.1, "speedup_high": 1.9}
+    figures = {
+        "steps": 4,
+        "emitted": 8,
+        "prefill_ms": 1.0,
+        "step_ms": 1.0,
+        "speedup_low": 1.1,
+        "speedup_high": 1.9,
+    }
     rows = [
         {"model": "m", "suite": "s", "method": method, "variant": "", "turn": number, "requests": 2,
-         "prompt_tokens": 9.0, "prefix_tokens": 5.0 * (number > 1), "mat": 2.0, "speedup": 1.5, **figures}
+         "prompt_tokens": 9.0, "prefix_tokens": 5.0 * (number > 1), "mat": 2.0, "speedup": 1.5,
+         **figures}
         for method in (VANILLA, "pld") for number in (1, 2)
     ]  # fmt: skip
     (table,) = turns_tables(pd.DataFrame(rows))
     assert table.header == ("Method", "Speedup 1", "MAT 1", "Speedup 2", "MAT 2")
-    assert [[cell.text for cell in row] for row in table.rows] == [["pld", "1.50", "2.00", "1.50", "2.00"]]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["pld", "1.50", "2.00", "1.50", "2.00"]
+    ]
     assert turns_tables(pd.DataFrame(rows).assign(prefix_tokens=0.0)) == []

@@ -1,4 +1,6 @@
-"""A model that was driven along recorded answers: its times are figures, and no speedup is claimed from them."""
+"""A model that was driven along recorded answers: its times are figures, and no speedup is claimed
+from them.
+"""
 
 import pandas as pd
 import pytest
@@ -32,7 +34,11 @@ def test_speedups_are_moved_and_never_claimed(findings, tmp_path):
     """The same records as those of a model that answered by itself."""
     live = read_run(build_run(tmp_path, TWO, per_category=2))
     ours, theirs = overall(findings.summary, "pld"), overall(gather([live]).summary, "pld")
-    assert ours[["speedup", "speedup_low", "speedup_hf", "decode_speedup", "cost_per_million"]].isna().all()
+    assert (
+        ours[["speedup", "speedup_low", "speedup_hf", "decode_speedup", "cost_per_million"]]
+        .isna()
+        .all()
+    )
     for name in ("speedup", "speedup_low", "speedup_high"):
         assert ours[f"time_only_{name}"] == theirs[name]
     assert ours["tokens_per_s"] == theirs["tokens_per_s"]
@@ -54,7 +60,9 @@ def test_of_a_method_that_reads_the_model_only_the_step_is_known(findings):
 
 def test_other_harnesses_formulas_and_answers_claim_no_times(findings, tmp_path, monkeypatch):
     monkeypatch.setattr("specbench.report.exchange.spec_bench.find_tokenizer", lambda run: None)
-    monkeypatch.setattr("specbench.report.exchange.spec_bench.read_counter", lambda path: lambda text: 1 + len(text))
+    monkeypatch.setattr(
+        "specbench.report.exchange.spec_bench.read_counter", lambda path: lambda text: 1 + len(text)
+    )
     frame, _ = compare(findings)
     assert set(frame["method"]) == {"vanilla", "vanilla_aa", "pld"}
     assert frame[["speedup", "tokens_per_s"]].isna().all(axis=None)

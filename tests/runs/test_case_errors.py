@@ -1,4 +1,6 @@
-"""A fault during a run becomes an error row with its traceback; the run continues and the figures exclude it."""
+"""A fault during a run becomes an error row with its traceback; the run continues and the figures
+exclude it.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +71,22 @@ def raising(error):
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "message"),
     [
-        (PromptLookup, "begin", raising(torch.OutOfMemoryError("CUDA out of memory")), "CUDA out of memory"),
+        (
+            PromptLookup,
+            "begin",
+            raising(torch.OutOfMemoryError("CUDA out of memory")),
+            "CUDA out of memory",
+        ),
         (_Lookup, "propose", lambda *_: Draft([1, 2], [1, -1]), "parent of node 0 is 1"),
-        *((_Lookup, "stats", lambda _, value=value: {"hits": value}, "") for value in (np.nan, np.inf, "many")),
+        *(
+            (_Lookup, "stats", lambda _, value=value: {"hits": value}, "")
+            for value in (np.nan, np.inf, "many")
+        ),
     ],
 )
-def test_what_one_method_raises_leaves_the_others(tmp_path, suite, monkeypatch, owner, name, broken, message):
+def test_what_one_method_raises_leaves_the_others(
+    tmp_path, suite, monkeypatch, owner, name, broken, message
+):
     """Also figures that cannot be written."""
     monkeypatch.setattr(owner, name, broken)
     records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1,3]")
@@ -88,15 +100,22 @@ def test_two_turns_feed_the_methods_own_answer(tmp_path):
     records = records_of(tmp_path / "r", "suite.categories=[multi-turn]", "suite.limit=2")
     for record in records.values():
         assert len(record.turns) == 2
-        assert record.turns[1].prompt_tokens > record.turns[0].prompt_tokens + len(record.turns[0].ids) - 3
+        assert (
+            record.turns[1].prompt_tokens
+            > record.turns[0].prompt_tokens + len(record.turns[0].ids) - 3
+        )
     vanilla = next(record for (method, _), record in records.items() if method == "vanilla")
     first, second = vanilla.turns
     assert second.prompt_ids[: first.prompt_tokens] == first.prompt_ids
 
 
 def test_drafts_of_numpy_numbers_are_written(tmp_path, suite, monkeypatch):
-    monkeypatch.setattr(_Lookup, "propose", lambda self, context, budget: Draft.chain(np.array(context[:4])))
-    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]", "measure.keep_trees=1")
+    monkeypatch.setattr(
+        _Lookup, "propose", lambda self, context, budget: Draft.chain(np.array(context[:4]))
+    )
+    records = records_of(
+        tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]", "measure.keep_trees=1"
+    )
     assert records["pld", "1"].status == "ok", records["pld", "1"].error
 
 

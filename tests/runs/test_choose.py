@@ -1,4 +1,6 @@
-"""Choosing for a GPU, a model and a load: the best of what exhaustive tuning finds, and what would change it."""
+"""Choosing for a GPU, a model and a load: the best of what exhaustive tuning finds, and what would
+change it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from specbench.profile import Fit, find_pair
 from specbench.profile.file import write_profile
 from specbench.runs import job
 
-PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
+PHRASES = (
+    "the red boat lies in the old harbour and waits",
+    "seven grey geese fly north over the wide fields",
+)
 NUMBERS = (1, 3, 10)
 pytestmark = pytest.mark.usefixtures("steady_time")  # drafting has a price
 
@@ -54,7 +59,13 @@ def test_it_agrees_with_exhaustive_tuning(points, trace, per_fed_us):
     profile = replace(FIT, surface=Fit(5.0, per_fed_us, 0.0, 0.0))
     key = "method.pld.num_draft"
     given = ["model=replay", f"model.trace={trace}", *OVERRIDES, "method=[pld]"]
-    tuner = Tuner(lambda items: job_for(*items), given, profile, {key: [*map(str, NUMBERS)]}, lambda text: None)
+    tuner = Tuner(
+        lambda items: job_for(*items),
+        given,
+        profile,
+        {key: [*map(str, NUMBERS)]},
+        lambda text: None,
+    )
     speeds = {number: tuner.speedup({key: str(number)}) for number in NUMBERS}
     best = max(speeds, key=speeds.__getitem__)
     found = choose(candidates_of(points), profile, 1)
@@ -66,7 +77,9 @@ def test_it_agrees_with_exhaustive_tuning(points, trace, per_fed_us):
 
 
 def test_what_moves_the_choice_is_reported(points):
-    """Both columns are of one definition: without drafting is never slower; a load moves the choice."""
+    """Both columns are of one definition: without drafting is never slower; a load moves the
+    choice.
+    """
     found, profile = candidates_of(points), find_pair("h100-8b")
     assert profile is not None
     free, paid = (choose(found, profile, 8, drafting) for drafting in (False, True))

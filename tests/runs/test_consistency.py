@@ -17,13 +17,18 @@ from specbench.input import InputError
 from specbench.records.store import RECORDS, read_run
 from specbench.runs.execution import AT, DEATHS
 
-ANSWER = "Bruena holds its fair in April. Guests from all over Harnland come to buy rice."  # and EOS: 26 tokens
+# and EOS: 26 tokens
+ANSWER = "Bruena holds its fair in April. Guests from all over Harnland come to buy rice."
 TOKENS = 26
 
 
-@pytest.mark.parametrize(("text", "divergence"), [(ANSWER, None), (ANSWER.replace("rice", "bread"), [0, 22])])
+@pytest.mark.parametrize(
+    ("text", "divergence"), [(ANSWER, None), (ANSWER.replace("rice", "bread"), [0, 22])]
+)
 def test_a_run_against_a_server_of_texts_can_be_reported(tmp_path, monkeypatch, text, divergence):
-    """Vanilla emits EOS exactly at the last token: the server's answer is cut before it, and its text is the same."""
+    """Vanilla emits EOS exactly at the last token: the server's answer is cut before it, and its
+    text is the same.
+    """
 
     def say(handler, *_):
         yield json.dumps({"choices": [{"text": text, "finish_reason": "length"}]})
@@ -31,8 +36,19 @@ def test_a_run_against_a_server_of_texts_can_be_reported(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(stand_in.Handler, "_events", say)
     with stand_in.serving("openai", counts=False) as server:
-        settings = ["model=tiny", "method=[server]", f"method.server.url={server.url}", "suite.ids=[31]"]
-        execute_job(tmp_path, *settings, "measure=quick", f"decode.max_new_tokens={TOKENS}", "model.threads=1")
+        settings = [
+            "model=tiny",
+            "method=[server]",
+            f"method.server.url={server.url}",
+            "suite.ids=[31]",
+        ]
+        execute_job(
+            tmp_path,
+            *settings,
+            "measure=quick",
+            f"decode.max_new_tokens={TOKENS}",
+            "model.threads=1",
+        )
     found = {record.method: record for record in read_run(tmp_path).records}
     assert (len(found["vanilla"].turns[0].ids), found["vanilla"].turns[0].finish) == (TOKENS, "eos")
     verdict = found["server"].lossless
@@ -58,11 +74,20 @@ def of_case(lines: list[dict[str, Any]], **entries: object) -> None:
     ("edit", "words"),
     [
         (lambda lines: of_case(lines, case="renamed"), "has case renamed, and the suite has not"),
-        (lambda lines: of_case(lines, category="other"), "in category other, in the suite it is in a"),
-        (lambda lines: lines[0]["turns"][0]["ids"].__setitem__(1, 9), "are not vanilla's, and both replay one answer"),
+        (
+            lambda lines: of_case(lines, category="other"),
+            "in category other, in the suite it is in a",
+        ),
+        (
+            lambda lines: lines[0]["turns"][0]["ids"].__setitem__(1, 9),
+            "are not vanilla's, and both replay one answer",
+        ),
         (lambda lines: lines[1].update(position=0), "position is 0"),
         (lambda lines: lines[1]["turns"][0].update(prompt_tokens=3), "turns.0.prompt_tokens"),
-        (lambda lines: lines[1]["turns"][0].update(prefill_s=1e9), "turns.0.prefill_s is 1000000000.0"),
+        (
+            lambda lines: lines[1]["turns"][0].update(prefill_s=1e9),
+            "turns.0.prefill_s is 1000000000.0",
+        ),
     ],
 )
 def test_a_run_of_other_records_is_not_resumed(tmp_path, edit, words):
@@ -77,7 +102,8 @@ def test_a_run_of_other_records_is_not_resumed(tmp_path, edit, words):
 
 
 DAMAGED = {"empty": b"", "list": b"[1, 2]", "null": b"null", "negative": b'{"0": -3}',
-           "huge": b"9" * 5000, "binary": b"\xff\x00", "folder": None, "link": "itself"}  # fmt: skip
+           "huge": b"9" * 5000, "binary": b"\xff\x00", "folder": None,
+           "link": "itself"}  # fmt: skip
 FINE = {(AT, "empty"), (AT, "null")}
 
 
@@ -100,7 +126,10 @@ def test_a_damaged_note_of_kills_is_set_aside(tmp_path, caplog, name, damage):
     assert [timeless(each) for each in found] == [timeless(each) for each in whole]
     aside = note.with_name(f"{name}.old1")
     assert aside.is_symlink() or aside.exists() or (name, damage) in FINE
-    assert any(str(note) in text and aside.name in text for text in caplog.messages) or (name, damage) in FINE
+    assert (
+        any(str(note) in text and aside.name in text for text in caplog.messages)
+        or (name, damage) in FINE
+    )
 
 
 @pytest.mark.parametrize("created", ["2126-01-01T00:00:00+00:00", None])
@@ -109,5 +138,7 @@ def test_a_clock_that_was_set_leaves_a_run_readable(tmp_path, created, prefill_s
     """The run begins after now, or took longer than its start is past."""
     execute_job(tmp_path / "r", *replay_of(tmp_path, 2), "method=[pld]")
     edit_records(tmp_path / "r", lambda lines: lines[0]["turns"][0].update(prefill_s=prefill_s))
-    edit_manifest(tmp_path / "r", lambda manifest: manifest.update(created=created or manifest["created"]))
+    edit_manifest(
+        tmp_path / "r", lambda manifest: manifest.update(created=created or manifest["created"])
+    )
     assert len(read_run(tmp_path / "r").records) == 4

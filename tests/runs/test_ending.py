@@ -29,7 +29,9 @@ def job():
 @pytest.mark.parametrize("place", ["decoding", "report", "the other command"])
 def test_a_signal_ends_it_as_an_interrupt(job, place, name, tmp_path, monkeypatch, capsys):
     number = getattr(signal, name)
-    before = signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
+    before = signal.signal(
+        number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+    )
 
     def end(*given, **named):
         signal.raise_signal(number)
@@ -83,10 +85,21 @@ def test_a_fault_of_the_disk(job, number, name, message, place, tmp_path, monkey
 
 
 def test_what_a_kill_left_is_removed(tmp_path):
-    """Not a living process's file, nor one that is not of a report or a run, nor what lies behind a link."""
+    """Not a living process's file, nor one that is not of a report or a run, nor what lies behind a
+    link.
+    """
     nobody, living = 999_999_999, os.getppid()
-    gone = (f".manifest.json.{nobody}.partial", f".pieces.json.{os.getpid()}.partial", f"plots/.a.png.{nobody}.partial")
-    kept = (f".a.csv.{living}.partial", ".a.csv.partial", f".a.iso.{nobody}.partial", f"b/.a.csv.{nobody}.partial")
+    gone = (
+        f".manifest.json.{nobody}.partial",
+        f".pieces.json.{os.getpid()}.partial",
+        f"plots/.a.png.{nobody}.partial",
+    )
+    kept = (
+        f".a.csv.{living}.partial",
+        ".a.csv.partial",
+        f".a.iso.{nobody}.partial",
+        f"b/.a.csv.{nobody}.partial",
+    )
     for name in (*gone, *kept):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")

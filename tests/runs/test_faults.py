@@ -1,7 +1,9 @@
-"""A fault at every write, sync, rename, link and cut of a run: the same command continues it and loses no record.
+"""A fault at every write, sync, rename, link and cut of a run: the same command continues it and
+loses no record.
 
-Faults are of two kinds. A full disk raises OSError, and the run may clean up. A kill raises, too, but after it nothing
-is written any more. Both strike before the operation, and after it, or after a half of the bytes of a write.
+Faults are of two kinds. A full disk raises OSError, and the run may clean up. A kill raises, too,
+but after it nothing is written any more. Both strike before the operation, and after it, or after a
+half of the bytes of a write.
 """
 
 from __future__ import annotations
@@ -79,7 +81,10 @@ def test_a_fault_anywhere(settings, tmp_path, monkeypatch, prepare, fresh, expec
     monkeypatch.setattr(environment, "git_state", lambda folder: {})  # two processes a run
     job = job_for(*settings, f"measure.fresh={fresh}")
     records = [timeless(record) for record in execute_job(tmp_path / "whole", *settings)]
-    whole, manifest = (tmp_path / "whole" / RECORDS).read_bytes(), (tmp_path / "whole" / MANIFEST).read_bytes()
+    whole, manifest = (
+        (tmp_path / "whole" / RECORDS).read_bytes(),
+        (tmp_path / "whole" / MANIFEST).read_bytes(),
+    )
     number, seen = 0, []
     while True:
         folder = tmp_path / str(number) / "r"
@@ -102,7 +107,9 @@ def test_a_fault_anywhere(settings, tmp_path, monkeypatch, prepare, fresh, expec
 
 
 def check(job, folder: Path, records: list, kept: bytes) -> None:
-    """The same command continues the run: every record once, no file of the fault left, and ``latest`` points to it."""
+    """The same command continues the run: every record once, no file of the fault left, and
+    ``latest`` points to it.
+    """
     execute(job, folder, lambda *_: None)
     assert [timeless(record) for record in read_run(folder).records] == records
     assert not list(folder.glob(".*.partial"))

@@ -24,7 +24,10 @@ from specbench.screen import DONE, USAGE
 ALWAYS = {
     *("method", "engine.kind", "load.kind", "run.shards", "decode.first_draft"),
     *(f"model.{key}" for key in ("name", "tokenizer", "trust_remote_code")),
-    *(f"suite.{key}" for key in ("format", "categories", "limit", "sample", "first", "part", "ids", "order")),
+    *(
+        f"suite.{key}"
+        for key in ("format", "categories", "limit", "sample", "first", "part", "ids", "order")
+    ),
     *(f"decode.{key}" for key in ("max_new_tokens", "temperature", "seed")),
     *(f"measure.{key}" for key in ("rounds", "control", "warmup", "lossless", "fresh")),
     *(f"report.{key}" for key in ("plots", "progress", "identify", "to")),
@@ -48,7 +51,8 @@ def test_every_setting_has_a_condition_or_always_counts():
     "overrides",
     [
         "load=closed load.requests=5 load.chunk=8 load.slo.ttft_ms=5",
-        "load=poisson load.find=slo load.slo.ttft_ms=5 load.seconds=2 load.block=8",  # of the search's closed loop
+        # of the search's closed loop
+        "load=poisson load.find=slo load.slo.ttft_ms=5 load.seconds=2 load.block=8",
         "load.requests=1 load.block=16 decode.top_p=1.0 model.draft=null",  # the defaults
         "decode=sample decode.top_p=0.9 decode.verify=block",
         "model.draft=bundled:tiny_draft",  # of the default list, speculative_sampling uses it
@@ -65,10 +69,14 @@ def test_a_setting_that_counts_is_taken(overrides):
 def swept(tmp_path, monkeypatch, capsys):
     """Arguments of a sweep -> its exit code and its message; no job runs."""
     begun: list[str] = []
-    monkeypatch.setattr(sweep, "run_one", lambda cfg, **_: begun.append("") or sweep.Ended((), None, DONE))
+    monkeypatch.setattr(
+        sweep, "run_one", lambda cfg, **_: begun.append("") or sweep.Ended((), None, DONE)
+    )
 
     def run(*arguments: str) -> tuple[int, str]:
-        code = run_command.main(["-m", "method=[pld]", f"hydra.sweep.dir={tmp_path / 'jobs'}", *arguments])
+        code = run_command.main(
+            ["-m", "method=[pld]", f"hydra.sweep.dir={tmp_path / 'jobs'}", *arguments]
+        )
         assert bool(begun) is (code == DONE)
         return code, capsys.readouterr().err
 
@@ -84,10 +92,19 @@ def test_a_setting_that_counts_in_one_job_of_a_sweep_is_taken(swept):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("suite.limit=1,2", "decode.top_p=0.9"), "decode.top_p=0.9: has no effect with decode.temperature=0.0"),
+        (
+            ("suite.limit=1,2", "decode.top_p=0.9"),
+            "decode.top_p=0.9: has no effect with decode.temperature=0.0",
+        ),
         (("load.requests=2,4",), "load.requests=4: has no effect with load.kind=one"),
-        (("suite.limit=1,2", "hydra.run.dir=r"), "hydra.run.dir=r: has no effect with hydra.mode=MULTIRUN"),
-        (("suite.limit=range(1,1e9)",), "a sweep over suite.limit of 999999999 values: expected from 1 to 10000 jobs"),
+        (
+            ("suite.limit=1,2", "hydra.run.dir=r"),
+            "hydra.run.dir=r: has no effect with hydra.mode=MULTIRUN",
+        ),
+        (
+            ("suite.limit=range(1,1e9)",),
+            "a sweep over suite.limit of 999999999 values: expected from 1 to 10000 jobs",
+        ),
         (
             ("suite.limit=range(0,200)", "decode.seed=range(0,200)"),
             "suite.limit of 200 times decode.seed of 200 values",
@@ -107,8 +124,16 @@ def test_a_sweep_that_is_refused_before_its_first_job(swept, tmp_path, arguments
 
 
 def test_a_run_grows_by_a_method_and_its_draft_model(tmp_path):
-    """The draft model is no setting of the methods that the run has, and could not be given before."""
-    settings = ("suite.limit=1", "suite.first=2", "decode.max_new_tokens=4", "measure=quick", "measure.lossless=false")
+    """The draft model is no setting of the methods that the run has, and could not be given
+    before.
+    """
+    settings = (
+        "suite.limit=1",
+        "suite.first=2",
+        "decode.max_new_tokens=4",
+        "measure=quick",
+        "measure.lossless=false",
+    )
     watch_job(tmp_path / "run", *settings, "method=[pld]")
     before = (tmp_path / "run" / RECORDS).read_bytes()
     more = ("method=[pld,speculative_sampling]", "model.draft=bundled:tiny")

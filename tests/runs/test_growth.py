@@ -1,4 +1,6 @@
-"""A run that grows: what is missing runs, what is there stays to the byte, and counts are those of a run made whole."""
+"""A run that grows: what is missing runs, what is there stays to the byte, and counts are those of
+a run made whole.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,18 @@ from specbench.screen import DONE, USAGE
 from specbench.types import InputError
 
 CASES = 6
-COUNTS = ["method", "category", "cases", "tokens", "steps", "mat", "mat_low", "acceptance_rate", "tokens_fed", "errors"]
+COUNTS = [
+    "method",
+    "category",
+    "cases",
+    "tokens",
+    "steps",
+    "mat",
+    "mat_low",
+    "acceptance_rate",
+    "tokens_fed",
+    "errors",
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +58,17 @@ def whole(grow, tmp_path_factory) -> Path:
 
 
 def by_place(directory: Path) -> dict:
-    """(case, round, method) -> its record without times and without its place in the file; vanilla's last."""
+    """(case, round, method) -> its record without times and without its place in the file;
+    vanilla's last.
+    """
     records = counted(directory)
     return {
-        (each["case"], each["round"], each["method"]): {**each, "block": 0, "position": 0, "turns": each["turns"]}
+        (each["case"], each["round"], each["method"]): {
+            **each,
+            "block": 0,
+            "position": 0,
+            "turns": each["turns"],
+        }
         for each in records
     }
 
@@ -81,7 +101,9 @@ def test_a_run_that_grew_has_the_counts_of_the_run_made_whole(grow, whole, tmp_p
     assert "also has" not in capsys.readouterr().out
     assert grow(run, *steps[0]) == 0
     others = {"pld", "sam"} - {*re.findall(r"pld|sam", steps[0][0])}
-    assert [f"also has {name}; " in capsys.readouterr().out for name in others] == [True] * len(others)
+    assert [f"also has {name}; " in capsys.readouterr().out for name in others] == [True] * len(
+        others
+    )
     assert (run / RECORDS).read_bytes() == after
 
 
@@ -123,8 +145,9 @@ def test_killed_while_growing(grow, tmp_path, reset):
 @pytest.mark.parametrize(("first", "then", "message"), [
     (["method=[sam]"], ["method=[pld]"], "has method sam, and this command has not"),
     (["suite.ids=['0','1']"], ["suite.ids=['1','2']"], "has case 0 in round 0"),
-    (["method.pld.reset=never", "suite.first=2"], ["method.pld.reset=never"], "learns across cases"),
-    (["suite.first=2"], ["method.pld.num_draft=2"], r"method\.pld\.num_draft=10, here 2"),
+    (["method.pld.reset=never", "suite.first=2"], ["method.pld.reset=never"],
+    "learns across cases"), (["suite.first=2"], ["method.pld.num_draft=2"],
+    r"method\.pld\.num_draft=10, here 2"),
     (["suite.first=2"], ["decode.seed=3"], r"decode\.seed=0, here 3"),
 ])  # fmt: skip
 def test_what_cannot_grow_is_refused(grow, tmp_path, first, then, message):
@@ -149,7 +172,10 @@ def test_parts_that_grew_merge(grow, whole, tmp_path):
 
 def tree_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
     """Path -> time of its last change, and content, of everything in a folder."""
-    return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in folder.rglob("*")}
+    return {
+        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+    }
 
 
 def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypatch, capsys):
@@ -175,7 +201,10 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     assert f"requests  {2 * CASES} left" in printed  # sam and vanilla
     assert tree_of(tmp_path) == before
     assert command("method=[pld,sam]", "run.shards=2") == USAGE
-    assert f"run.shards=2: {first} has a part of this run, and a run grows in one process" in capsys.readouterr().err
+    assert (
+        f"run.shards=2: {first} has a part of this run, and a run grows in one process"
+        in capsys.readouterr().err
+    )
     assert command("method=[pld,sam]") == 0
     assert "goes on with" in capsys.readouterr().out
     assert [*tmp_path.glob("results/*-*")] == [first]

@@ -1,4 +1,6 @@
-"""Parts of a run, merged: the run that all cases at once would have been, or a refusal that says what does not fit."""
+"""Parts of a run, merged: the run that all cases at once would have been, or a refusal that says
+what does not fit.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from specbench.runs.parts import merge, require_parts, split_part
 
 METHODS = ("vanilla", "vanilla_aa", "pld")
 CASES = 7
-SETTINGS = ("method=[pld]", "measure.control=true", "measure.rounds=2", "measure.keep_trees=3", "suite.order=shuffled")
+SETTINGS = (
+    "method=[pld]",
+    "measure.control=true",
+    "measure.rounds=2",
+    "measure.keep_trees=3",
+    "suite.order=shuffled",
+)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +134,9 @@ def test_another_run_is_not_taken_for_the_merged_one(parts, tmp_path, change):
     merge(parts, tmp_path / "out")
     path = tmp_path / "out" / RECORDS
     if change == "manifest":
-        edit_manifest(tmp_path / "out", lambda manifest: manifest.update(created="2020-01-01T00:00:00+00:00"))
+        edit_manifest(
+            tmp_path / "out", lambda manifest: manifest.update(created="2020-01-01T00:00:00+00:00")
+        )
     else:
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join([*lines, lines[-1]] if change == "longer" else lines[:-1]))
@@ -160,7 +170,10 @@ def repeat_block(part: Path) -> None:
         (lambda parts: parts.pop(), "3/3 missing"),
         (lambda parts: parts.append(parts[0]), "both contain case"),
         (lambda parts: repeat_block(parts[1]), "round 1 a second time"),
-        (lambda parts: cut_records(parts[1], -1), "3 of 4 blocks are done; the command that began it continues"),
+        (
+            lambda parts: cut_records(parts[1], -1),
+            "3 of 4 blocks are done; the command that began it continues",
+        ),
         (repeats_record, "block 0 lacks a record (found block 0, vanilla_aa); restore it"),
         (second(lambda m: m["suite"].update(sha256="x")), "another questions"),
         (second(lambda m: m["model"].update(fingerprint="x")), "another weights"),
@@ -183,14 +196,20 @@ def test_parts_of_machines_that_keep_their_files_in_other_places(runs, parts, tm
     moved = "/mnt/other/t.jsonl"
 
     def move(manifest: dict) -> None:
-        manifest["config"]["model"]["trace"] = manifest["model"]["path"] = manifest["suite"]["origin"] = moved
+        manifest["config"]["model"]["trace"] = manifest["model"]["path"] = manifest["suite"][
+            "origin"
+        ] = moved
 
     edit_manifest(parts[1], move)
     merge(parts, tmp_path / "out")
     assert counted(tmp_path / "out") == counted(runs / "whole")
     third = "/mnt/third/t.jsonl"  # the setting then names a file whose fingerprint is unknown
     edit_manifest(
-        parts[1], lambda manifest: (manifest["model"].update(path=third), manifest["suite"].update(origin=third))
+        parts[1],
+        lambda manifest: (
+            manifest["model"].update(path=third),
+            manifest["suite"].update(origin=third),
+        ),
     )
     with pytest.raises(RunError, match=r"configuration \(model.trace\): '/mnt/other/t.jsonl'"):
         merge(parts, tmp_path / "again")

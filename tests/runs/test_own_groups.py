@@ -1,4 +1,6 @@
-"""A path given alone is a model, or a suite, of its own: nothing of the default one sticks to it."""
+"""A path given alone is a model, or a suite, of its own: nothing of the default one sticks to
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from specbench.input import InputError
 from specbench.runs import composition
 from specbench.runs.config import PACKAGE
 
-LEARNED = ["pld", "suffix_decoding", "token_recycling"]  # of the default methods, those without weights
+# of the default methods, those without weights
+LEARNED = ["pld", "suffix_decoding", "token_recycling"]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,9 @@ def test_a_folder_and_a_file_of_ones_own(tmp_path):
     usual = job_for(*composition.with_own_groups(given[1:]))
     assert [entry.name for entry in usual.entries] == ["vanilla", *LEARNED, "hf_generate"]
     assert "model=mymodel names no usual draft" in usual.left_out["speculative_sampling"]
-    named = job_for(*composition.with_own_groups([f"method=[{','.join(LEARNED)},hf_generate]", *given[1:]]))
+    named = job_for(
+        *composition.with_own_groups([f"method=[{','.join(LEARNED)},hf_generate]", *given[1:]])
+    )
     assert usual.digest == named.digest
     assert usual.resolved == named.resolved
 
@@ -62,7 +67,12 @@ def test_the_default_methods_leave_out_what_cannot_run(given, methods):
 
 
 @pytest.mark.parametrize(
-    "named", ["method=[speculative_sampling]", "method.speculative_sampling.length=3", "experiment=card_table1"]
+    "named",
+    [
+        "method=[speculative_sampling]",
+        "method.speculative_sampling.length=3",
+        "experiment=card_table1",
+    ],
 )
 def test_a_method_that_is_asked_for_by_name_is_refused(named):
     with pytest.raises(InputError, match=r"method\.(speculative_sampling|card)"):
@@ -71,7 +81,11 @@ def test_a_method_that_is_asked_for_by_name_is_refused(named):
 
 def test_a_mistyped_setting_of_a_method_in_a_folder_of_ones_own_gets_its_name(tmp_path):
     (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "mine.yaml").write_text("# @package method.mine\n_target_: package.Mine\nspan: 4\n")
+    (tmp_path / "method" / "mine.yaml").write_text(
+        "# @package method.mine\n_target_: package.Mine\nspan: 4\n"
+    )
     given = ["method=mine", "method.mine.spam=3", f"hydra.searchpath=[file://{tmp_path}]"]
-    with pytest.raises(InputError, match=r"method\.mine\.spam: no such setting; did you mean span\?"):
+    with pytest.raises(
+        InputError, match=r"method\.mine\.spam: no such setting; did you mean span\?"
+    ):
         composition.plain_settings(given)

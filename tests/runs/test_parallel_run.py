@@ -1,4 +1,6 @@
-"""Whole runs on two processes: the same records as on one; a rank that is lost ends the run, and it can be resumed."""
+"""Whole runs on two processes: the same records as on one; a rank that is lost ends the run, and it
+can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ SETTINGS = {
     "sample": ("decode.temperature=0.8",),
     "load": ("load=closed", "load.requests=2", "load.block=2", "load.ramp=1", "load.tokens=2000"),
 }
-SHORT = ("suite.limit=1", "suite.first=2", "decode.max_new_tokens=10", "measure=quick", "measure.warmup=0")
+SHORT = (
+    "suite.limit=1",
+    "suite.first=2",
+    "decode.max_new_tokens=10",
+    "measure=quick",
+    "measure.warmup=0",
+)
 TWO = ("model.gpus=2", "model.device=cpu", "engine=fast")
 
 
@@ -48,14 +56,20 @@ def compared(one, two):
     for key, expected in one.items():
         for theirs, ours in zip(expected, two[key], strict=True):
             assert ours.ids == theirs.ids, key
-            assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
+            assert (ours.accept, ours.proposed, ours.fed) == (
+                theirs.accept,
+                theirs.proposed,
+                theirs.fed,
+            ), key
 
 
 @pytest.mark.parametrize(
     "kind", ["greedy", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("sample", "load"))]
 )
 def test_methods_on_the_bundled_model(kind, tmp_path):
-    """Chains, trees, rows, device tables, hidden states and a draft model of its own; checked after every step."""
+    """Chains, trees, rows, device tables, hidden states and a draft model of its own; checked after
+    every step.
+    """
     settings = (f"method=[{','.join(METHODS[kind])}]", *SETTINGS[kind])
     one = turns(tmp_path / "one", *settings, "engine=fast")
     two = turns(tmp_path / "two", *settings, *TWO, "model.check_ranks=true")
@@ -66,10 +80,14 @@ def test_methods_on_the_bundled_model(kind, tmp_path):
     assert shared.model.parameters == alone.model.parameters
 
 
-def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
+def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(
+    tmp_path, monkeypatch, capsys
+):
     whole = turns(tmp_path / "whole", "method=[pld]", "engine=fast")
     engines, blocks = [], []
-    monkeypatch.setattr(specbench.runs.sources, "start", lambda terms: engines.append(start(terms)) or engines[-1])
+    monkeypatch.setattr(
+        specbench.runs.sources, "start", lambda terms: engines.append(start(terms)) or engines[-1]
+    )
     begin = PromptLookup.begin
 
     def shoot(self, *given):
@@ -79,7 +97,14 @@ def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp
             time.sleep(0.3)
         return begin(self, *given)
 
-    settings = (*SHORT, "method=[pld]", *TWO, "report.plots=false", "report.progress=false", "measure.lossless=false")
+    settings = (
+        *SHORT,
+        "method=[pld]",
+        *TWO,
+        "report.plots=false",
+        "report.progress=false",
+        "measure.lossless=false",
+    )
     monkeypatch.setattr(PromptLookup, "begin", shoot)
     assert run_job(job_for(*settings), tmp_path / "two") == FAILED
     shown = " ".join(capsys.readouterr().out.split())
@@ -95,10 +120,19 @@ def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("engine=fast", "model.gpus=2", "method=[hf_generate]"), "method.hf_generate decodes with the library's own"),
+        (
+            ("engine=fast", "model.gpus=2", "method=[hf_generate]"),
+            "method.hf_generate decodes with the library's own",
+        ),
         (("engine=fast", "model.gpus=3"), "heads do not divide by 3"),
-        (("engine=eager", "model.gpus=2", "model.parallel=tensor"), "engine=eager cannot run on several ranks"),
-        (("engine=fast", "model.gpus=2", "model.attention=eager"), "model.attention=eager asks for"),
+        (
+            ("engine=eager", "model.gpus=2", "model.parallel=tensor"),
+            "engine=eager cannot run on several ranks",
+        ),
+        (
+            ("engine=fast", "model.gpus=2", "model.attention=eager"),
+            "model.attention=eager asks for",
+        ),
         (("engine=fast", "model.gpus=2", "model.parallel=pipeline"), "expected engine=eager"),
     ],
 )

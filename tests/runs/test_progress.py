@@ -1,4 +1,6 @@
-"""Progress off a terminal: that the model is being loaded, then a line now and then with the time left."""
+"""Progress off a terminal: that the model is being loaded, then a line now and then with the time
+left.
+"""
 
 import io
 
@@ -21,14 +23,22 @@ from specbench.runs import launch
                 "10 of 10 blocks, 1:40 passed",
             ],
         ),
-        ([6, 7, 8], ["6 of 10 blocks, 1:00 passed", "7 of 10 blocks, 1:10 passed, about 0:24 left"]),  # resumed at 6
+        # resumed at 6
+        (
+            [6, 7, 8],
+            ["6 of 10 blocks, 1:00 passed", "7 of 10 blocks, 1:10 passed, about 0:24 left"],
+        ),
         ([10], ["10 of 10 blocks, 1:40 passed"]),
     ],
 )
 def test_lines_of_progress(monkeypatch, done, message):
-    """A block takes ten seconds, of which eight are its records'; the first estimate, after one block, is by these."""
+    """A block takes ten seconds, of which eight are its records'; the first estimate, after one
+    block, is by these.
+    """
     now = 0.0
-    block = [record(name, "a", [turn([1], prefill_s=1.0, decode_s=3.0)]) for name in ("vanilla", "pld")]
+    block = [
+        record(name, "a", [turn([1], prefill_s=1.0, decode_s=3.0)]) for name in ("vanilla", "pld")
+    ]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now)
     out = io.StringIO()
     with launch.Progress(Console(file=out, width=100), True) as progress:
@@ -41,4 +51,9 @@ def test_lines_of_progress(monkeypatch, done, message):
 
 
 def test_hours_are_spelled():
-    assert [launch._spell_s(seconds) for seconds in (0, 35, 725, 11045)] == ["0:00", "0:35", "12:05", "3:04:05"]
+    assert [launch._spell_s(seconds) for seconds in (0, 35, 725, 11045)] == [
+        "0:00",
+        "0:35",
+        "12:05",
+        "3:04:05",
+    ]

@@ -1,4 +1,6 @@
-"""Resume and kill: the same command continues, nothing is lost, doubled or different but the times."""
+"""Resume and kill: the same command continues, nothing is lost, doubled or different but the
+times.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_manifest, read_run
 from specbench.types import InputError
 
-LIVE = ("model=tiny", "method=[pld]", "suite.limit=1", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
+LIVE = (
+    "model=tiny",
+    "method=[pld]",
+    "suite.limit=1",
+    "decode.max_new_tokens=12",
+    "measure=quick",
+    "measure.warmup=0",
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +52,9 @@ def run(replay):
     return execute
 
 
-def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(run, tmp_path, monkeypatch, capsys):
+def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(
+    run, tmp_path, monkeypatch, capsys
+):
     """A price may be set when it is over."""
     run(tmp_path / "whole")
     run(tmp_path / "cut", stop_after=2)
@@ -52,9 +63,13 @@ def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(run, tmp_p
     run(tmp_path / "cut")
     assert re.search(r"continues \S+/cut: 2 of \d+ blocks were there", capsys.readouterr().out)
     whole, cut = read_run(tmp_path / "whole"), read_run(tmp_path / "cut")
-    assert [timeless(record) for record in cut.records] == [timeless(record) for record in whole.records]
+    assert [timeless(record) for record in cut.records] == [
+        timeless(record) for record in whole.records
+    ]
     before = (tmp_path / "cut" / RECORDS).read_bytes()
-    monkeypatch.setattr(specbench.runs.execution, "set_stage", lambda *_: pytest.fail("loaded the model again"))
+    monkeypatch.setattr(
+        specbench.runs.execution, "set_stage", lambda *_: pytest.fail("loaded the model again")
+    )
     run(tmp_path / "cut")
     run(tmp_path / "cut", "report.style=paper")
     assert (tmp_path / "cut" / RECORDS).read_bytes() == before
@@ -74,7 +89,9 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(run, tmp_path, monke
             raise RuntimeError("the server is gone")
         return answer(engine, method, request, clock)
 
-    failing = next(record.case for record in read_run(tmp_path / "whole").records if record.block == 3)
+    failing = next(
+        record.case for record in read_run(tmp_path / "whole").records if record.block == 3
+    )
     with monkeypatch.context() as broken:
         broken.setattr("specbench.runs.session.decode", fails)
         run(tmp_path / "r")
@@ -84,7 +101,9 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(run, tmp_path, monke
     before_failure = [record for record in read_run(tmp_path / "r").records if record.block < 3]
     assert run(tmp_path / "r", "run.retry=true")[:3] == [0, 1, 2]
     found = read_run(tmp_path / "r").records
-    assert [timeless(each) for each in found] == [timeless(each) for each in read_run(tmp_path / "whole").records]
+    assert [timeless(each) for each in found] == [
+        timeless(each) for each in read_run(tmp_path / "whole").records
+    ]
     assert found[: len(before_failure)] == before_failure
     assert (tmp_path / "r.old1" / RECORDS).read_bytes() == before
     again = (tmp_path / "r" / RECORDS).read_bytes()
@@ -104,7 +123,9 @@ def test_a_run_does_not_go_on_with_other_inputs(run, tmp_path, section, key, wha
         run(tmp_path / "r")
 
 
-@pytest.mark.parametrize(("key", "other"), [("engine", "fast"), ("forward", "operations of torch and attention=fused")])
+@pytest.mark.parametrize(
+    ("key", "other"), [("engine", "fast"), ("forward", "operations of torch and attention=fused")]
+)
 def test_a_run_does_not_go_on_with_what_auto_chose_otherwise(run, tmp_path, key, other):
     """The engine and its attention."""
     run(tmp_path / "r", stop_after=1)
@@ -116,7 +137,13 @@ def test_a_run_does_not_go_on_with_what_auto_chose_otherwise(run, tmp_path, key,
 def test_a_run_does_not_go_on_under_another_template(tmp_path):
     template = tmp_path / "t.jinja"
     template.write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
-    given = (*LIVE, f"model.template={template}", "suite.first=1", "method=[]", "decode.max_new_tokens=2")
+    given = (
+        *LIVE,
+        f"model.template={template}",
+        "suite.first=1",
+        "method=[]",
+        "decode.max_new_tokens=2",
+    )
     watch_job(tmp_path / "r", *given)
     template.write_text("{% for m in messages %}{{ m.content }}! {% endfor %}")
     with pytest.raises(InputError, match="another chat template"):
@@ -149,7 +176,9 @@ def test_latest_of_somebody_else_stays(tmp_path, kind):
     assert latest.resolve() == (latest if kind == "folder" else tmp_path / "other" / "place")
 
 
-def test_fresh_keeps_the_old_run_aside_also_if_only_a_manifest_of_another_run_is_left(run, tmp_path):
+def test_fresh_keeps_the_old_run_aside_also_if_only_a_manifest_of_another_run_is_left(
+    run, tmp_path
+):
     for name in ("r", "other"):
         (tmp_path / name).mkdir()
     run(tmp_path / "r")
@@ -168,7 +197,9 @@ def test_two_processes_do_not_share_a_directory(run, tmp_path):
 
 
 def test_threads_are_this_runs_only(tmp_path, monkeypatch):
-    """One inside of the run, whose decoding several would slow down here, and as many as before behind it."""
+    """One inside of the run, whose decoding several would slow down here, and as many as before
+    behind it.
+    """
     before, seen = torch.get_num_threads(), []
     load = specbench.runs.sources.load_model
 
@@ -188,8 +219,12 @@ def test_threads_are_this_runs_only(tmp_path, monkeypatch):
 def test_manifest_keeps_every_process_of_a_resumed_run(run, tmp_path):
     run(tmp_path / "r", stop_after=1)
     created = read_manifest(tmp_path / "r").created
-    edit_manifest(tmp_path / "r", lambda manifest: manifest["processes"][0]["git"].update(commit="0" * 40))
-    edit_manifest(tmp_path / "r", lambda manifest: manifest["warnings"].append("an earlier warning"))
+    edit_manifest(
+        tmp_path / "r", lambda manifest: manifest["processes"][0]["git"].update(commit="0" * 40)
+    )
+    edit_manifest(
+        tmp_path / "r", lambda manifest: manifest["warnings"].append("an earlier warning")
+    )
     run(tmp_path / "r")
     manifest = read_manifest(tmp_path / "r")
     assert (manifest.created, len(manifest.processes)) == (created, 2)

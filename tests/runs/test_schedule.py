@@ -1,4 +1,6 @@
-"""Draft lengths in engines' files: each file read by the rules of its engine's parser gives the chosen lengths."""
+"""Draft lengths in engines' files: each file read by the rules of its engine's parser gives the
+chosen lengths.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,24 @@ from specbench.input import InputError
 from specbench.profile.file import write_profile
 from specbench.stats import Estimate
 
-FALLING = Schedule("pld", {1: 5, 4: 5, 8: 3, 32: 0}, ("tiny on mini\nand a second line", "modelled on a card"))
+FALLING = Schedule(
+    "pld", {1: 5, 4: 5, 8: 3, 32: 0}, ("tiny on mini\nand a second line", "modelled on a card")
+)
 PAYING = Schedule("pld", {1: 4, 2: 2}, ())
 RISING = Schedule("mtp", {1: 2, 8: 3, 16: 1}, ())
 
 
 def read_vllm(text: str, most: int) -> dict[int, int]:
-    """vLLM 0.33.0, ``v1/spec_decode/dynamic/utils.py``: sorted ranges that do not overlap, the first from 1; a gap and
-    the rest have the length before; no length above num_speculative_tokens. ``utils/argparse_utils.py`` makes JSON of
-    the nested mapping of a yaml file."""
+    """vLLM 0.33.0, ``v1/spec_decode/dynamic/utils.py``: sorted ranges that do not overlap, the
+    first from 1; a gap and the rest have the length before; no length above num_speculative_tokens.
+    ``utils/argparse_utils.py`` makes JSON of the nested mapping of a yaml file.
+    """
     config = json.loads(json.dumps(yaml.safe_load(text)["speculative-config"]))
-    assert config.keys() <= {"method", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"}
+    assert config.keys() <= {
+        "method",
+        "num_speculative_tokens",
+        "num_speculative_tokens_per_batch_size",
+    }
     assert config["num_speculative_tokens"] > 0
     ranges, end = config["num_speculative_tokens_per_batch_size"], 0
     assert ranges[0][0] == 1
@@ -44,36 +53,54 @@ def read_vllm(text: str, most: int) -> dict[int, int]:
         assert length >= 0
         end = last
     starts = [first for first, _, _ in ranges]
-    lengths = {size: ranges[bisect.bisect_right(starts, size) - 1][2] for size in range(1, most + 1)}
+    lengths = {
+        size: ranges[bisect.bisect_right(starts, size) - 1][2] for size in range(1, most + 1)
+    }
     return {size: min(length, config["num_speculative_tokens"]) for size, length in lengths.items()}
 
 
 def read_tensorrt_llm(text: str, most: int, later: bool) -> dict[int, int]:
-    """TensorRT-LLM, ``llmapi/llm_args.py`` and ``_torch/speculative``: in 1.2 a length is valid from its key, later up
-    to it, and 0 after the last one; the smallest key, in 1.2 a key of 1, has max_draft_len, and no other has more."""
+    """TensorRT-LLM, ``llmapi/llm_args.py`` and ``_torch/speculative``: in 1.2 a length is valid
+    from its key, later up to it, and 0 after the last one; the smallest key, in 1.2 a key of 1, has
+    max_draft_len, and no other has more.
+    """
     config = yaml.safe_load(text)["speculative_config"]
     table = dict(sorted(config["draft_len_schedule"].items()))
     assert all(type(size) is int and size >= 1 and length >= 0 for size, length in table.items())
     assert table[1] == config["max_draft_len"] == max(table.values())
     keys = list(table)
     if not later:
-        return {size: table[keys[bisect.bisect_right(keys, size) - 1]] for size in range(1, most + 1)}
+        return {
+            size: table[keys[bisect.bisect_right(keys, size) - 1]] for size in range(1, most + 1)
+        }
     places = {size: bisect.bisect_left(keys, size) for size in range(1, most + 1)}
     return {size: table[keys[place]] if place < len(keys) else 0 for size, place in places.items()}
 
 
 def read_sglang(text: str, most: int) -> dict[int, int]:
-    """SGLang 0.5.23, ``srt/speculative/adaptive_spec_params.py``: keys of digits are slots, candidates are lists of
-    ints from 0; a batch takes the largest slot up to its size."""
-    slots = {int(key): entry["candidate_steps"] for key, entry in json.loads(text).items() if key.isdigit()}
-    assert all(len(steps) == 1 and isinstance(steps[0], int) and steps[0] >= 0 for steps in slots.values())
+    """SGLang 0.5.23, ``srt/speculative/adaptive_spec_params.py``: keys of digits are slots,
+    candidates are lists of ints from 0; a batch takes the largest slot up to its size.
+    """
+    slots = {
+        int(key): entry["candidate_steps"]
+        for key, entry in json.loads(text).items()
+        if key.isdigit()
+    }
+    assert all(
+        len(steps) == 1 and isinstance(steps[0], int) and steps[0] >= 0 for steps in slots.values()
+    )
     keys = sorted(slots)
-    return {size: slots[keys[max(0, bisect.bisect_right(keys, size) - 1)]][0] for size in range(1, most + 1)}
+    return {
+        size: slots[keys[max(0, bisect.bisect_right(keys, size) - 1)]][0]
+        for size in range(1, most + 1)
+    }
 
 
 def read_llama_cpp(text: str) -> dict[int, int]:
-    """llama.cpp of llama-cpp-python 0.3.36, ``common_speculative_n_max``: a kind reads its own flag of the length only,
-    and ngram-simple and ngram-mod draft nothing that is shorter than another of their settings."""
+    """llama.cpp of llama-cpp-python 0.3.36, ``common_speculative_n_max``: a kind reads its own flag
+    of the length only, and ngram-simple and ngram-mod draft nothing that is shorter than another of
+    their settings.
+    """
     own = {"ngram-simple": ("ngram-simple-size-m", 48), "ngram-map-k": ("ngram-map-k-size-m", 48),
            "ngram-map-k4v": ("ngram-map-k4v-size-m", 48), "ngram-mod": ("ngram-mod-n-max", 64),
            "ngram-cache": ("", 8)}  # fmt: skip
@@ -87,13 +114,18 @@ def read_llama_cpp(text: str) -> dict[int, int]:
             name, default = own.get(kind, ("draft-n-max", 3))
             length = int(flags.get(f"--spec-{name}", default)) if drafting else 0
             name, default = least.get(kind, ("", 0))
-            found[int(flags["--parallel"])] = length if length >= int(flags.get(f"--spec-{name}", default)) else 0
+            found[int(flags["--parallel"])] = (
+                length if length >= int(flags.get(f"--spec-{name}", default)) else 0
+            )
     return found
 
 
 def expected(schedule: Schedule, most: int) -> dict[int, int]:
     keys = list(schedule.lengths)
-    return {size: schedule.lengths[keys[bisect.bisect_right(keys, size) - 1]] for size in range(1, most + 1)}
+    return {
+        size: schedule.lengths[keys[bisect.bisect_right(keys, size) - 1]]
+        for size in range(1, most + 1)
+    }
 
 
 @given(
@@ -103,7 +135,9 @@ def expected(schedule: Schedule, most: int) -> dict[int, int]:
 )
 def test_every_engine_reads_the_chosen_lengths(later, first, method):
     """The schedules may rise, except for TensorRT-LLM."""
-    schedule = Schedule(method, dict(sorted({1: first, **later}.items())), ("origin: x # y\n  z: 1",))
+    schedule = Schedule(
+        method, dict(sorted({1: first, **later}.items())), ("origin: x # y\n  z: 1",)
+    )
     last = max(schedule.lengths)
     want, beyond = expected(schedule, last), expected(schedule, last + 5)
     assert read_vllm(ENGINES["vllm"].write(schedule), last + 5) == beyond
@@ -123,9 +157,10 @@ import json, sys
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup as build
-given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--config", sys.argv[1]]).speculative_config
-lengths = given["num_speculative_tokens_per_batch_size"], int(sys.argv[2]), given["num_speculative_tokens"]
-print(json.dumps([given["method"], build(*lengths)[1:]]))
+parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+given = parser.parse_args(["--config", sys.argv[1]]).speculative_config
+lengths, most = given["num_speculative_tokens_per_batch_size"], given["num_speculative_tokens"]
+print(json.dumps([given["method"], build(lengths, int(sys.argv[2]), most)[1:]]))
 """
 
 
@@ -142,14 +177,20 @@ def test_vllm_itself_reads_the_chosen_lengths(schedule, tmp_path):
 
 
 @pytest.mark.skipif("LLAMA_SERVER" not in os.environ, reason="LLAMA_SERVER names no llama-server")
-@pytest.mark.parametrize("method", ["pld", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "mtp", "speculative_sampling"])
+@pytest.mark.parametrize(
+    "method", ["pld", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "mtp", "speculative_sampling"]
+)
 def test_llama_server_itself_takes_every_line(method, tmp_path):
     (path,) = export_schedule(Schedule(method, {1: 5, 8: 3, 32: 0}, ()), ["llama_cpp"], tmp_path)
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
-            for more, code in (("", 0), ("--spec-no-such-flag 1", 1)):  # --version ends it once the flags are read
+            # --version ends it once the flags are read
+            for more, code in (("", 0), ("--spec-no-such-flag 1", 1)):
                 command = [os.environ["LLAMA_SERVER"], *line.split(), *more.split(), "--version"]
-                assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == code
+                assert (
+                    subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
+                    == code
+                )
 
 
 def test_files_as_they_are_written(tmp_path):
@@ -173,9 +214,16 @@ def test_files_as_they_are_written(tmp_path):
 
 
 def test_a_look_up_of_llama_cpp_without_a_flag_of_the_length():
-    assert read_llama_cpp(ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 8, 8: 0}, ()))) == {1: 8, 8: 0}
-    assert "drafts up to 8 tokens" in ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 8, 4: 6}, ()))
-    with pytest.raises(InputError, match=r"drafts 16 tokens; expected at most 8, since .*pld_llama_cache.num_draft=8"):
+    assert read_llama_cpp(
+        ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 8, 8: 0}, ()))
+    ) == {1: 8, 8: 0}
+    assert "drafts up to 8 tokens" in ENGINES["llama_cpp"].write(
+        Schedule("pld_llama_cache", {1: 8, 4: 6}, ())
+    )
+    with pytest.raises(
+        InputError,
+        match=r"drafts 16 tokens; expected at most 8, since .*pld_llama_cache.num_draft=8",
+    ):
         ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 16, 8: 8}, ()))
 
 
@@ -195,7 +243,9 @@ def candidate(name: str, length: int, chain: bool = True) -> mock.Mock:
     return found
 
 
-def advise(best: mock.Mock, low: float = 1.2, ties: tuple[str, ...] = (), speedup: float = 1.5) -> Advice:
+def advise(
+    best: mock.Mock, low: float = 1.2, ties: tuple[str, ...] = (), speedup: float = 1.5
+) -> Advice:
     return Advice(1, best, Estimate(speedup, low, 1.8, 20), ties, "")
 
 
@@ -212,15 +262,21 @@ def test_a_length_rises_only_if_the_shorter_one_does_not_tie(monkeypatch):
     assert lengths(advise(short), advise(long)) == {1: 2, 2: 7}
     assert lengths(advise(long), advise(short), None) == {1: 7, 2: 2, 4: 0}
     assert lengths(None, advise(short)) == {1: 0, 2: 2}
-    assert lengths(advise(short), None, advise(short, low=0.9)) == {1: 2, 2: 0, 4: 0}  # it may be no faster
-    assert lengths(advise(long), advise(short, low=0.8, speedup=0.98)) == {1: 7, 2: 0}  # faster on the tuning half only
+    # it may be no faster
+    assert lengths(advise(short), None, advise(short, low=0.9)) == {1: 2, 2: 0, 4: 0}
+    # faster on the tuning half only
+    assert lengths(advise(long), advise(short, low=0.8, speedup=0.98)) == {1: 7, 2: 0}
     for slower in (None, advise(short, speedup=1.0), advise(short, speedup=float("nan"))):
         with pytest.raises(InputError, match="faster than vanilla at no load"):
             lengths(None, slower)
 
 
 def test_what_cannot_be_a_schedule_is_refused():
-    chain, tree, plain = candidate("pld", 2), candidate("eagle2", 6, chain=False), candidate("sam", 0)
+    chain, tree, plain = (
+        candidate("pld", 2),
+        candidate("eagle2", 6, chain=False),
+        candidate("sam", 0),
+    )
     assert [chain_length(each) for each in (chain, tree, plain)] == [2, None, None]
     for found, loads, method, text in (
         ([chain], (8, 32), "", "begins at batch size 1"),
@@ -241,22 +297,40 @@ def test_loads_that_are_no_batch_sizes(load, tmp_path, capsys):
 
 
 def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys, steady_time):
-    """pld at two lengths on a server whose tokens cost: a longer draft at one request, none at many."""
+    """pld at two lengths on a server whose tokens cost: a longer draft at one request, none at
+    many.
+    """
     from builders.records import write_chat
 
-    answers = [f"{('the red boat waits', 'seven grey geese')[number // 2 % 2]} {number}. " for number in range(20)]
-    trace = write_chat(tmp_path / "log.jsonl", ((2 * each, f"{each}What now? {each}") for each in answers))
+    answers = [
+        f"{('the red boat waits', 'seven grey geese')[number // 2 % 2]} {number}. "
+        for number in range(20)
+    ]
+    trace = write_chat(
+        tmp_path / "log.jsonl", ((2 * each, f"{each}What now? {each}") for each in answers)
+    )
     profile = write_profile(FIT, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "POINTS", {"pld": {"num_draft": (1, 6)}})
         patch.setattr(room, "FIXED", ("measure=replay", "measure.warmup=0"))
-        given = [str(trace), "model.tokenizer=bundled:tiny", "model.template=raw", "--profile", str(profile)]
+        given = [
+            str(trace),
+            "model.tokenizer=bundled:tiny",
+            "model.template=raw",
+            "--profile",
+            str(profile),
+        ]
         export = [word for name in ENGINES for word in ("--export", name)]
-        assert commands.main(["choose", *given, "--load", "1,4096", *export, "--output", str(tmp_path)]) == 0
+        assert (
+            commands.main(
+                ["choose", *given, "--load", "1,4096", *export, "--output", str(tmp_path)]
+            )
+            == 0
+        )
     out, err = capsys.readouterr()
     assert "warning: the length changes from 6 to 0 tokens between 1 and 4096 requests" in err
     config = yaml.safe_load((tmp_path / "pld/vllm.yaml").read_text())["speculative-config"]
-    ((_, _, length), (_, _, none)) = config["num_speculative_tokens_per_batch_size"]
+    (_, _, length), (_, _, none) = config["num_speculative_tokens_per_batch_size"]
     assert (length, none) == (6, 0)
     assert "1 at once: pld [num_draft=6]" in out
     for name in ENGINES:

@@ -1,4 +1,6 @@
-"""``specbench schema``: what it prints fits the files of real runs, and refuses what their reader refuses."""
+"""``specbench schema``: what it prints fits the files of real runs, and refuses what their reader
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from specbench.records.record import CaseRecord
 from specbench.records.store import MANIFEST, RECORDS
 from specbench.trace import read_live
 
-SMALL = ("model=tiny", "suite.limit=1", "suite.categories=[qa]", "measure=quick", "decode.max_new_tokens=8")
+SMALL = (
+    "model=tiny",
+    "suite.limit=1",
+    "suite.categories=[qa]",
+    "measure=quick",
+    "decode.max_new_tokens=8",
+)
 RUNS = {
     "one": ("method=[pld]",),
     "load": ("method=[pld]", "load=closed", "load.requests=2"),
@@ -35,7 +43,10 @@ BEYOND = ("negative", "2^31", "10^30", "1e300")
 TYPED = (
     *("config.engine.kind", "config.suite.part", "config.report.identify"),
     *(f"config.model.{name}" for name in ("path", "tokenizer", "revision", "heads")),
-    *(f"config.decode.{name}" for name in ("max_new_tokens", "temperature", "first_draft", "length", "verify")),
+    *(
+        f"config.decode.{name}"
+        for name in ("max_new_tokens", "temperature", "first_draft", "length", "verify")
+    ),
     *(f"config.load.{name}" for name in ("kind", "requests", "rate", "slo", "slo.ttft_ms")),
     "config.measure.price_per_hour",
 )
@@ -51,10 +62,12 @@ TAKEN = {
         "2^31 10^30 1e300": "lossless.worst_gap",
     },
     "manifest": {
-        "null": "config.model.path config.model.heads config.decode.max_new_tokens model.name"
-        " model.path model.family model.dtype model.device model.tokenizer model.fingerprint engine forward parallel"
-        " parallel.way parallel.gpus suite.name suite.cases suite.turns suite.origin suite.sha256 rounds baseline"
-        " git.commit machine.system machine.threads",
+        "null": (
+            "config.model.path config.model.heads config.decode.max_new_tokens model.name"
+            " model.path model.family model.dtype model.device model.tokenizer model.fingerprint"
+            " engine forward parallel parallel.way parallel.gpus suite.name suite.cases suite.turns"
+            " suite.origin suite.sha256 rounds baseline git.commit machine.system machine.threads"
+        ),
         "null dict": "machine.cpu",
         "null 2^31": "model.parameters temperature",
         "null negative 2^31 10^30": "model.context machine.cores machine.memory_bytes",
@@ -72,12 +85,40 @@ TAKEN = {
 }
 # Values of the right kind that are not among those of the entry, and entries that do not exist.
 UNKNOWN = {
-    "records": {"status": "done", "method": "", "turns.0.finish": "stop", "turns.0.accept.0": 0, "turns.0.other": 1},
-    "manifest": {"schema": 2, "methods.pld.reset": "often", "config.engine.kind": "quick", "model.device": "the first"},
+    "records": {
+        "status": "done",
+        "method": "",
+        "turns.0.finish": "stop",
+        "turns.0.accept.0": 0,
+        "turns.0.other": 1,
+    },
+    "manifest": {
+        "schema": 2,
+        "methods.pld.reset": "often",
+        "config.engine.kind": "quick",
+        "model.device": "the first",
+    },
 }
-CHOICE = {"turns": ["a"], "new_tokens": [2], "wall_time": [1.0], "decoding_steps": [2], "accept_lengths": [1, 1]}
-ANSWER = {"question_id": 1, "category": "qa", "model_id": "m", "answer_id": "a", "tstamp": 1.0, "choices": [CHOICE]}
-LIVE = {"case": "1", "category": "qa", "turns": [{"prompt_ids": [1, 5], "ids": [7, 2], "finish": "eos", "text": "a"}]}
+CHOICE = {
+    "turns": ["a"],
+    "new_tokens": [2],
+    "wall_time": [1.0],
+    "decoding_steps": [2],
+    "accept_lengths": [1, 1],
+}
+ANSWER = {
+    "question_id": 1,
+    "category": "qa",
+    "model_id": "m",
+    "answer_id": "a",
+    "tstamp": 1.0,
+    "choices": [CHOICE],
+}
+LIVE = {
+    "case": "1",
+    "category": "qa",
+    "turns": [{"prompt_ids": [1, 5], "ids": [7, 2], "finish": "eos", "text": "a"}],
+}
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Draft202012Validator:
@@ -99,27 +140,42 @@ def contents(runs: dict[str, Path], file: str) -> list[Any]:
     """The JSON values of the runs' files."""
     if file == "manifest":
         return [json.loads((folder / MANIFEST).read_bytes()) for folder in runs.values()]
-    return [json.loads(line) for folder in runs.values() for line in (folder / RECORDS).read_bytes().splitlines()]
+    return [
+        json.loads(line)
+        for folder in runs.values()
+        for line in (folder / RECORDS).read_bytes().splitlines()
+    ]
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_files_of_real_runs_fit(file, runs, capsys):
     validator = printed(capsys, file)
-    assert [error.message for values in contents(runs, file) for error in validator.iter_errors(values)] == []
+    assert [
+        error.message for values in contents(runs, file) for error in validator.iter_errors(values)
+    ] == []
     assert validator.schema["$id"] == f"urn:specbench:{file}:1"
-    assert {name for values in contents(runs, file) for name in values} <= {*validator.schema["properties"]}
+    assert {name for values in contents(runs, file) for name in values} <= {
+        *validator.schema["properties"]
+    }
     assert printed(capsys).schema["title"] == "CaseRecord"
 
 
 @pytest.mark.parametrize("file", TAKEN)
-def test_an_entry_of_another_kind_is_refused_by_its_name_and_does_not_fit(file, runs, tmp_path, capsys):
-    """Of every entry of a file, also of those that the commands read beyond a run's: answers and recorded ids."""
+def test_an_entry_of_another_kind_is_refused_by_its_name_and_does_not_fit(
+    file, runs, tmp_path, capsys
+):
+    """Of every entry of a file, also of those that the commands read beyond a run's: answers and
+    recorded ids.
+    """
     whole = {"answers": ANSWER, "trace": LIVE}.get(file) or contents(runs, file)[0]
     if file == "records":
         whole = next(each for each in contents(runs, file) if each["turns"][0]["sources"])
         whole["turns"][0]["stats"] = {"cached_tokens": 3.0}
     elif file == "manifest":
-        whole |= {"parallel": {"way": "tensor", "gpus": 2}, "machine": whole["machine"] | {"gpus": [{"name": "G"}]}}
+        whole |= {
+            "parallel": {"way": "tensor", "gpus": 2},
+            "machine": whole["machine"] | {"gpus": [{"name": "G"}]},
+        }
         del whole["processes"][1:], whole["processes"][0]["git"], whole["processes"][0]["machine"]
     path = tmp_path / "f.jsonl"
 
@@ -153,7 +209,11 @@ def test_an_entry_of_another_kind_is_refused_by_its_name_and_does_not_fit(file, 
         with pytest.raises(InputError, match=place):
             read(refused[place])
     assert unnamed == []
-    assert taken == {place: set(kinds.split()) for kinds, places in TAKEN[file].items() for place in places.split()}
+    assert taken == {
+        place: set(kinds.split())
+        for kinds, places in TAKEN[file].items()
+        for place in places.split()
+    }
     if file in FILES:
         fits = printed(capsys, file).is_valid
         assert [place for place, text in refused.items() if fits(json.loads(text))] == []

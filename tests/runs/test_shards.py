@@ -1,4 +1,6 @@
-"""One run on several workers: each case once, only what is left, and the same records as of one process."""
+"""One run on several workers: each case once, only what is left, and the same records as of one
+process.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def single(folder, settings) -> Path:
 
 @pytest.fixture
 def command(request, settings, tmp_path, monkeypatch):
-    """``specbench SETTINGS OVERRIDES`` in ``run``, without a report unless it is tested; its exit code."""
+    """``specbench SETTINGS OVERRIDES`` in ``run``, without a report unless it is tested; its exit
+    code.
+    """
     if request.function is not test_shards_make_the_single_run:
         monkeypatch.setattr(launch, "_report", lambda *_: DONE)
 
@@ -51,10 +55,14 @@ def command(request, settings, tmp_path, monkeypatch):
 
 
 def test_shards_make_the_single_run(command, single, tmp_path, monkeypatch, capsys):
-    """Also more shards than cases; the same command has nothing left to do, with and without the shards."""
+    """Also more shards than cases; the same command has nothing left to do, with and without the
+    shards.
+    """
     run = tmp_path / "run"
     assert command("run.shards=9") == 0
-    assert sorted(path.name for path in (run / "shards").glob("*-of-*")) == [f"{part}-of-5" for part in range(1, 6)]
+    assert sorted(path.name for path in (run / "shards").glob("*-of-*")) == [
+        f"{part}-of-5" for part in range(1, 6)
+    ]
     assert counted(run) == counted(single)
     merged, whole = (read_run(directory).manifest for directory in (run, single))
     assert merged["config_hash"] == whole["config_hash"]

@@ -46,7 +46,9 @@ def test_cut_at_any_byte(blocks, share):
             path.write_bytes(whole[:cut])
         writer = RunWriter(folder)
         kept = writer.resume(METHODS)
-        assert kept == [record(block, method) for block in range(len(kept) // 2) for method in METHODS]
+        assert kept == [
+            record(block, method) for block in range(len(kept) // 2) for method in METHODS
+        ]
         done = len(kept) // 2
         ends = [0]
         for _ in range(blocks):
@@ -101,7 +103,9 @@ def test_a_block_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch, fa
         if fault == "sync":
             faulty.setattr(os, "fsync", fail)
         if fault == "short":
-            faulty.setattr(File, "write", lambda self, data: io.FileIO.write(self, memoryview(data)[:100]))
+            faulty.setattr(
+                File, "write", lambda self, data: io.FileIO.write(self, memoryview(data)[:100])
+            )
         with contextlib.nullcontext() if fault == "short" else pytest.raises(OSError):
             writer.append(block)
         File.room = 10**9
@@ -111,7 +115,9 @@ def test_a_block_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch, fa
     if cuts:
         assert (tmp_path / RECORDS).read_bytes() == before
     writer.append(block)
-    assert RunWriter(tmp_path).resume(METHODS) == [record(number, name) for number in (0, 1) for name in METHODS]
+    assert RunWriter(tmp_path).resume(METHODS) == [
+        record(number, name) for number in (0, 1) for name in METHODS
+    ]
     assert len((tmp_path / RECORDS).read_bytes()) == len(before) + size
 
 

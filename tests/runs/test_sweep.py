@@ -1,4 +1,6 @@
-"""A sweep on a launcher that pickles its jobs: how each ends is known, and the same command takes them up again."""
+"""A sweep on a launcher that pickles its jobs: how each ends is known, and the same command takes
+them up again.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def replay(tmp_path) -> tuple[str, ...]:
 @pytest.mark.slow
 def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkeypatch, capsys):
     """Each in a process of its own; the first to end does not hide the other."""
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'specbench[slurm]'")
+    pytest.importorskip(
+        "hydra_plugins.hydra_submitit_launcher", reason="pip install 'specbench[slurm]'"
+    )
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     jobs = ["+method.deadly._target_=deadly.Deadly", "+method.deadly.num_draft=3,-5"]
@@ -55,9 +59,13 @@ def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["submitit_slurm", "submitit_local", "joblib", "ray"])
 def test_a_launcher_that_is_not_installed_says_how_to_install_it(name, monkeypatch):
-    """Ours are files of the configuration, so they can be chosen, and refused, without their packages."""
+    """Ours are files of the configuration, so they can be chosen, and refused, without their
+    packages.
+    """
     cfg = composed(f"hydra/launcher={name}")
-    package = next(package for package in sweep.INSTALLED_BY if cfg.hydra.launcher._target_.startswith(package))
+    package = next(
+        package for package in sweep.INSTALLED_BY if cfg.hydra.launcher._target_.startswith(package)
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=re.escape(f"{package} is not installed; pip install")):
         sweep.check_launcher(cfg)
@@ -69,7 +77,9 @@ def test_a_job_says_which_it_is_and_one_that_is_done_is_skipped(replay, tmp_path
     assert run_command.main(["-m", *replay, "method.pld.num_draft=3", place]) == 0
     assert "skipped" not in capsys.readouterr().out
     assert run_command.main(["-m", *replay, "method.pld.num_draft=3,5", place]) == 0
-    first, second = re.split(r"^2 of 2: method.pld.num_draft=5$", capsys.readouterr().out, flags=re.MULTILINE)
+    first, second = re.split(
+        r"^2 of 2: method.pld.num_draft=5$", capsys.readouterr().out, flags=re.MULTILINE
+    )
     assert first.startswith("\n1 of 2: method.pld.num_draft=3\n")
     assert "\ncomplete, skipped: " in first
     assert "skipped" not in second
@@ -117,7 +127,11 @@ def test_slurm_without_accounts_is_asked_by_its_queue(monkeypatch):
         watcher.register_job(job)
     assert watcher._make_command()[0] == "squeue"
     watcher._info_dict = watcher.read_info(b"7_0|RUNNING|n1\n7_1|FAILED|n2\n")
-    assert [watcher.is_done(job, mode="cache") for job in ("7_0", "7_1", "7_2")] == [False, True, True]
+    assert [watcher.is_done(job, mode="cache") for job in ("7_0", "7_1", "7_2")] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_job_that_starts_again_keeps_what_it_has_done(replay, tmp_path):

@@ -40,7 +40,8 @@ def make(target: str):
 
 
 NO_METHODS = """
-os.system posix.system subprocess.Popen builtins.eval shutil.rmtree runpy.run_path antigravity.geohash
+os.system posix.system subprocess.Popen builtins.eval shutil.rmtree runpy.run_path
+antigravity.geohash
 pkgutil.resolve_name transformers.AutoModelForCausalLM torch.load __main__.main numpy:fromfile
 """
 
@@ -74,7 +75,11 @@ def test_an_installed_module_is_not_imported(module):
 @pytest.mark.parametrize("place", ["PYTHONPATH", "working directory"])
 def test_a_module_of_ones_own(module, place, tmp_path, monkeypatch):
     folder = tmp_path / "elsewhere"
-    monkeypatch.setenv("PYTHONPATH", str(folder)) if place == "PYTHONPATH" else monkeypatch.chdir(folder)
+    (
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+        if place == "PYTHONPATH"
+        else monkeypatch.chdir(folder)
+    )
     assert type(make(f"{module}.Mine")).__name__ == "Mine"
     with pytest.raises(InputError, match="with all that it requires"):
         make(f"{module}.Half")
@@ -82,5 +87,7 @@ def test_a_module_of_ones_own(module, place, tmp_path, monkeypatch):
 
 def test_a_package_with_an_entry_point(module, monkeypatch):
     point = EntryPoint("mine", f"{module}:Mine", entry.PLUGINS)
-    monkeypatch.setattr(entry, "entry_points", lambda group: (point,) if group == entry.PLUGINS else ())
+    monkeypatch.setattr(
+        entry, "entry_points", lambda group: (point,) if group == entry.PLUGINS else ()
+    )
     assert type(make(f"{module}:Mine")).__name__ == "Mine"

@@ -1,4 +1,6 @@
-"""Tuning: the best parameters move with what a fed token costs, and are judged on cases they were not chosen on."""
+"""Tuning: the best parameters move with what a fed token costs, and are judged on cases they were
+not chosen on.
+"""
 
 from dataclasses import replace
 
@@ -12,17 +14,28 @@ from specbench.advise.tune import Tuner, gain_of, speedup_of
 from specbench.profile import Fit, write_profile
 from specbench.types import InputError
 
-PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
+PHRASES = (
+    "the red boat lies in the old harbour and waits",
+    "seven grey geese fly north over the wide fields",
+)
 pytestmark = pytest.mark.usefixtures("steady_time")  # drafting has a price
 
 
 def replaying(path, *changes):
-    return ["model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "model.template=raw", *changes]
+    return [
+        "model=replay",
+        f"model.trace={path}",
+        "model.tokenizer=bundled:tiny",
+        "model.template=raw",
+        *changes,
+    ]
 
 
 @pytest.fixture(scope="module")
 def overrides(tmp_path_factory):
-    """A chat log whose answers repeat what was asked, so that long copies are right, and then wander off."""
+    """A chat log whose answers repeat what was asked, so that long copies are right, and then
+    wander off.
+    """
     answers = [f"{PHRASES[number % 2]} {number}. " for number in range(20)]
     pairs = ((2 * each, f"{each}What now? {each}") for each in answers)
     path = write_chat(tmp_path_factory.mktemp("trace") / "log.jsonl", pairs)
@@ -39,7 +52,9 @@ GRID = {"method.pld.num_draft": ["1", "4", "10", "16"]}
 
 def test_the_optimum_moves_with_what_a_token_costs(overrides):
     free, dear = (tuner(overrides, cost, GRID).climb() for cost in (0.0, 4000.0))
-    assert int(free.point.get("method.pld.num_draft", "10")) > int(dear.point["method.pld.num_draft"])
+    assert int(free.point.get("method.pld.num_draft", "10")) > int(
+        dear.point["method.pld.num_draft"]
+    )
     assert free.speedup > dear.speedup
     assert dear.tried == 4  # the configuration's own 10 is not replayed twice
 
@@ -59,7 +74,9 @@ def test_the_halves_are_disjoint_and_the_gain_is_paired(overrides):
 def test_two_parameters_that_only_move_together_are_found(overrides):
     search = tuner(overrides, 0.0, {"a": ["1"], "b": ["1"]})
     worth = {(): 1.0, ("a=1",): 0.0, ("b=1",): 0.9, ("a=1", "b=1"): 2.0}
-    search.speedup = lambda point: worth[tuple(sorted(f"{key}={value}" for key, value in point.items()))]
+    search.speedup = lambda point: worth[
+        tuple(sorted(f"{key}={value}" for key, value in point.items()))
+    ]
     assert dict(search.climb().point) == {"a": "1", "b": "1"}
 
 
@@ -75,11 +92,17 @@ def test_a_refused_point_is_passed_over_and_a_refused_configuration_is_an_error(
 @pytest.mark.parametrize(
     ("changes", "grid", "message"),
     [
-        ((), {"method.pld.num_drafts": ["1"]}, "--grid pld.num_drafts: no such setting; did you mean num_draft"),
+        (
+            (),
+            {"method.pld.num_drafts": ["1"]},
+            "--grid pld.num_drafts: no such setting; did you mean num_draft",
+        ),
         (("suite.part=1/2",), GRID, "suite.part=1/2"),
     ],
 )
-def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, changes, grid, message):
+def test_a_search_that_cannot_be_is_refused_before_the_first_replay(
+    overrides, changes, grid, message
+):
     search = tuner([*overrides, *changes], 0.0, grid)
     if not changes:
         search.job_of = lambda _: pytest.fail("the trace was read")
@@ -90,11 +113,25 @@ def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, c
 def test_what_has_no_price_is_an_error_and_no_figure(tmp_path):
     empty = write_chat(tmp_path / "empty.jsonl", 2 * [("Hi", "Yes")])
     with pytest.raises(InputError, match="no answer has a decode step"):
-        tuner(replaying(empty, "method=[pld]", "decode.max_new_tokens=1"), 0.0, GRID).replay({}, "1/2")
-    live = ("model=tiny", "suite.categories=[qa]", "suite.limit=2", "decode.max_new_tokens=4", "measure=quick")
+        tuner(replaying(empty, "method=[pld]", "decode.max_new_tokens=1"), 0.0, GRID).replay(
+            {}, "1/2"
+        )
+    live = (
+        "model=tiny",
+        "suite.categories=[qa]",
+        "suite.limit=2",
+        "decode.max_new_tokens=4",
+        "measure=quick",
+    )
     with pytest.raises(InputError, match="a loop of its own"):
         tuner([*live, "method=[hf_prompt_lookup]"], 0.0, {}).replay({}, "1/2")
-    along = ["model=tiny", "engine=timed", f"model.trace={empty}", "model.template=raw", "method=[pld]"]
+    along = [
+        "model=tiny",
+        "engine=timed",
+        f"model.trace={empty}",
+        "model.template=raw",
+        "method=[pld]",
+    ]
     with pytest.raises(InputError, match="expected model=replay"):
         tuner(along, 0.0, GRID).check()
 
@@ -123,7 +160,9 @@ def test_the_command_prints_the_configuration_to_use(overrides, command, capsys)
         assert message in capsys.readouterr().err
 
 
-def test_one_case_has_no_held_out_half_and_is_refused_before_the_search(overrides, command, monkeypatch, capsys):
+def test_one_case_has_no_held_out_half_and_is_refused_before_the_search(
+    overrides, command, monkeypatch, capsys
+):
     monkeypatch.setattr(Tuner, "climb", None)
     assert command(*overrides, "suite.first=1") == 2
     assert "suite.part=2/2 leaves no case" in capsys.readouterr().err
@@ -137,11 +176,18 @@ def test_few_cases_have_no_interval_and_nothing_better_no_gain(overrides, comman
 
 
 def test_with_several_requests_at_once_short_drafts_win(overrides):
-    """Tokens fed cost eight times as much, a forward's base as much as before, and every drafter's time counts."""
+    """Tokens fed cost eight times as much, a forward's base as much as before, and every drafter's
+    time counts.
+    """
     alone, loaded = (tuner(overrides, 1000.0, GRID) for _ in range(2))
     loaded.requests = 8
     own, shared = (search.replay({}, "1/2") for search in (alone, loaded))
     fed_ms = own["vanilla_ms"] - 5.0 * own["emitted"]
-    assert shared["vanilla_ms"].to_numpy() == pytest.approx((own["vanilla_ms"] + 7 * fed_ms).to_numpy())
-    best = [int(dict(search.climb().point).get("method.pld.num_draft", 10)) for search in (alone, loaded)]
+    assert shared["vanilla_ms"].to_numpy() == pytest.approx(
+        (own["vanilla_ms"] + 7 * fed_ms).to_numpy()
+    )
+    best = [
+        int(dict(search.climb().point).get("method.pld.num_draft", 10))
+        for search in (alone, loaded)
+    ]
     assert best[1] < best[0]

@@ -1,4 +1,6 @@
-"""The real files that the tests of suites and prompts read, each skipped with its reason where it is absent."""
+"""The real files that the tests of suites and prompts read, each skipped with its reason where it
+is absent.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""The formats: what a valid row of each becomes, how its forms are put, and that a bad row is named with its place."""
+"""The formats: what a valid row of each becomes, how its forms are put, and that a bad row is named
+with its place.
+"""
 
 import gzip
 import json
@@ -10,8 +12,18 @@ from specbench.records.answers import MT_BENCH
 from specbench.types import Case, InputError
 
 DEEP = "[" * 100_000  # JSON that no parser may follow
-HUMANEVAL = {"task_id": "HumanEval/0", "prompt": "\ndef f():\n", "canonical_solution": "    return 1\n", "test": "..."}
-MBPP = {"task_id": 11, "text": "Write f. ", "code": "def f(): ...", "test_list": [" assert f()", "assert not f"]}
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": "\ndef f():\n",
+    "canonical_solution": "    return 1\n",
+    "test": "...",
+}
+MBPP = {
+    "task_id": 11,
+    "text": "Write f. ",
+    "code": "def f(): ...",
+    "test_list": [" assert f()", "assert not f"],
+}
 GSM8K = {"question": "How many?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}
 PART = {"question_id": 81, "question": "Quantos?", "category": "tegulu", "answer": "18"}
 QUESTION = {"question_id": 602, "category": "code", "turns": ["Write f.\n"]}
@@ -24,7 +36,9 @@ GOOD = {
     "mgsm_110": PART,
     "token_recycling": QUESTION,
 }
-FRAMED = 'Create a Python script for this problem:\n```python\n"""\nWrite f.\nassert f()\n"""\n\n```'
+FRAMED = (
+    'Create a Python script for this problem:\n```python\n"""\nWrite f.\nassert f()\n"""\n\n```'
+)
 FORMS = {
     "humaneval": ("exact", "\ndef f():\n"),
     "mbpp": ("script", FRAMED),
@@ -69,14 +83,24 @@ def test_a_row_becomes_a_case_of_its_suite_in_the_form_that_is_named(tmp_path, n
 
 def test_a_question_keeps_its_turns_references_and_raw_category(tmp_path):
     """White space in turns stays, other fields are ignored, and a reference may be missing."""
-    row = {"question_id": 81, "category": "writing", "turns": ["  a\n", "b"], "reference": ["a", ["b", "c"]], "more": 0}
-    assert load(tmp_path, "questions", row) == [Case("81", "multi-turn", ("  a\n", "b"), "writing", ("a", ["b", "c"]))]
+    row = {
+        "question_id": 81,
+        "category": "writing",
+        "turns": ["  a\n", "b"],
+        "reference": ["a", ["b", "c"]],
+        "more": 0,
+    }
+    assert load(tmp_path, "questions", row) == [
+        Case("81", "multi-turn", ("  a\n", "b"), "writing", ("a", ["b", "c"]))
+    ]
     (case,) = load(tmp_path, "questions", ASKED | {"question_id": "66c0", "reference": None})
     assert (case.id, case.references) == ("66c0", ())
 
 
 @pytest.mark.parametrize("raw", [*MT_BENCH, "qa", "code"])
-def test_the_eight_raw_categories_of_mt_bench_are_the_multi_turn_task_and_others_stay(tmp_path, raw):
+def test_the_eight_raw_categories_of_mt_bench_are_the_multi_turn_task_and_others_stay(
+    tmp_path, raw
+):
     (case,) = load(tmp_path, "questions", ASKED | {"category": raw})
     assert (case.category, case.subcategory) == ("multi-turn" if raw in MT_BENCH else raw, raw)
 
@@ -84,7 +108,9 @@ def test_the_eight_raw_categories_of_mt_bench_are_the_multi_turn_task_and_others
 def test_blank_lines_line_ends_marks_and_gzip_are_read_over(tmp_path):
     """So is a line separator in a string: only a newline ends a line."""
     text = "one\u2028two\x85three"
-    raw = lines_of(ASKED, "", json.dumps({**ASKED, "question_id": 2, "turns": [text]}, ensure_ascii=False), "")
+    raw = lines_of(
+        ASKED, "", json.dumps({**ASKED, "question_id": 2, "turns": [text]}, ensure_ascii=False), ""
+    )
     expected = read(tmp_path, "questions", raw)
     assert [(case.id, case.turns) for case in expected] == [("1", ("Who?",)), ("2", (text,))]
     assert read(tmp_path, "questions", b"\xef\xbb\xbf" + raw.replace(b"\n", b"\r\n")) == expected
@@ -94,11 +120,15 @@ def test_blank_lines_line_ends_marks_and_gzip_are_read_over(tmp_path):
 def test_a_folder_of_mgsm_is_read_language_by_language_and_counted_as_a_whole(tmp_path):
     for language in ("zh", "bn", "xx"):
         (tmp_path / f"mgsm_{language}.tsv").write_text("?\t1\nUnd?\t2,125\n", encoding="utf-8")
-    suite = suite_with("mgsm", format="mgsm", path=tmp_path, expected=2750, categories=["zh"], form="question")
+    suite = suite_with(
+        "mgsm", format="mgsm", path=tmp_path, expected=2750, categories=["zh"], form="question"
+    )
     assert [case.id for case in suite.cases] == ["mgsm/zh/0", "mgsm/zh/1"]
     assert suite.cases[1].turns == ("Question: Und?\n\nAnswer:",)
     assert (suite.cases[1].references, suite.origin) == (("2125",), str(tmp_path))
-    assert suite.warnings == (f"Suite mgsm: {tmp_path} has 4 questions, the official file has 2750.",)
+    assert suite.warnings == (
+        f"Suite mgsm: {tmp_path} has 4 questions, the official file has 2750.",
+    )
 
 
 def test_the_hash_of_a_folder_is_of_its_files_one_after_the_other(tmp_path):
@@ -129,7 +159,11 @@ def asked(**entries):
         ("questions", "{not json", "not JSON"),
         ("questions", DEEP, "not JSON .*recursion"),
         ("questions", asked(turns=["\ud83d"]), "not JSON"),  # half a character
-        ("questions", '{"question_id": 0, "question_id": 1, "category": "qa", "turns": ["a"]}', "'question_id' twice"),
+        (
+            "questions",
+            '{"question_id": 0, "question_id": 1, "category": "qa", "turns": ["a"]}',
+            "'question_id' twice",
+        ),
         ("questions", '["a"]', "got a list"),
         ("questions", asked(turns=[]), "turns is an empty list"),
         ("questions", asked(turns=["a", " \n"]), "turn 2 is empty"),
@@ -157,7 +191,10 @@ PACKED = gzip.compress(lines_of(*(asked(question_id=number) for number in range(
         (PACKED[:4], r"q\.jsonl is a damaged gzip file"),
         (PACKED[:-4], r"q\.jsonl is a damaged gzip file"),
         (gzip.compress(b"\n" * (65 << 20), 1), "more than 100 times"),
-        (lines_of(ASKED) + b'{"turns": ["caf\xe9"]}', r"line 2: not UTF-8 \(byte \d+ of the line is 0xe9"),
+        (
+            lines_of(ASKED) + b'{"turns": ["caf\xe9"]}',
+            r"line 2: not UTF-8 \(byte \d+ of the line is 0xe9",
+        ),
     ],
     ids=["cut", "without its end", "a bomb", "not UTF-8"],
 )
@@ -174,7 +211,9 @@ def test_a_damaged_file_is_named(tmp_path, raw, says):
         ("empty.jsonl", "is empty"),
     ],
 )
-def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(tmp_path, name, says):
+def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(
+    tmp_path, name, says
+):
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(InputError) as caught:
         suite_with("q", path=tmp_path / name)
@@ -197,7 +236,11 @@ def test_the_first_test_is_needed_only_where_it_is_put(tmp_path, tests, says):
     ("file", "line", "says"),
     [
         ("mgsm_de.tsv", "Wie viel? 18", r"mgsm_de\.tsv, line 2: 1 columns"),
-        ("mgsm_xx.tsv", "Wie viel?\t18", r"mgsm_xx\.tsv: its name does not say the language; .* de"),
+        (
+            "mgsm_xx.tsv",
+            "Wie viel?\t18",
+            r"mgsm_xx\.tsv: its name does not say the language; .* de",
+        ),
     ],
 )
 def test_a_bad_file_of_mgsm_is_named_with_its_line(tmp_path, file, line, says):
@@ -217,7 +260,11 @@ def test_a_folder_without_a_language_is_refused(tmp_path):
         suite_with("mgsm", format="mgsm", path=tmp_path)
 
 
-SCHEMA = {"name": "mv", "description": "Move.", "parameters": {"type": "dict", "properties": {"to": {"type": "float"}}}}
+SCHEMA = {
+    "name": "mv",
+    "description": "Move.",
+    "parameters": {"type": "dict", "properties": {"to": {"type": "float"}}},
+}
 SORT = {"name": "sort", "description": "Sort.", "parameters": {"type": "dict", "properties": {}}}
 USER = {"role": "user", "content": "Move it."}
 LONG = {
@@ -240,9 +287,14 @@ def test_functions_of_bfcl_stand_in_the_prompt_or_are_tools(tmp_path):
     assert case.turns == ("Move it.", more, "Go.")
     (case,) = load(tmp_path, "bfcl", LONG)
     assert case.tools == ()
-    assert case.turns[0].startswith('These functions can be called, described in JSON:\n[{"name": "mv"')
+    assert case.turns[0].startswith(
+        'These functions can be called, described in JSON:\n[{"name": "mv"'
+    )
     assert case.turns[0].endswith("and nothing else.\nRequest: Move it.")
-    one = {"id": "live", "question": [[{"role": "system", "content": "Be brief."}, LONG["question"][0][0]]]}
+    one = {
+        "id": "live",
+        "question": [[{"role": "system", "content": "Be brief."}, LONG["question"][0][0]]],
+    }
     (case,) = load(tmp_path, "bfcl", one | {"function": [SCHEMA]}, form="tools")
     assert (case.system, case.turns, len(case.tools)) == ("Be brief.", ("Move it.",), 1)
 
@@ -251,7 +303,10 @@ def test_functions_of_bfcl_stand_in_the_prompt_or_are_tools(tmp_path):
     ("row", "says"),
     [
         ({"question": [[], [USER]], "missed_function": {}}, r"question\.0 is an empty list"),
-        ({"question": [[{"role": "assistant", "content": "x"}]]}, r"question\.0 has a message of assistant"),
+        (
+            {"question": [[{"role": "assistant", "content": "x"}]]},
+            r"question\.0 has a message of assistant",
+        ),
         ({"involved_classes": ["Rocket"]}, "involved_classes has Rocket, .*GorillaFileSystem"),
         ({"involved_classes": ["MathAPI"]}, r"math_api\.json: no such file; copy"),
     ],

@@ -1,4 +1,6 @@
-"""Recorded conversations with tools: every public form gives the same case, and what cannot be run is named."""
+"""Recorded conversations with tools: every public form gives the same case, and what cannot be run
+is named.
+"""
 
 import json
 
@@ -12,8 +14,9 @@ from specbench.suite.messages import find_cuts
 from specbench.types import InputError
 
 TEMPLATE = (
-    "{% if tools %}[tools]{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
-    "{% for call in m.tool_calls or [] %}[call {{ call.id }}]{{ call.function | tojson }}{% endfor %}{% endfor %}[a]"
+    "{% if tools %}[tools]{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{"
+    " m.content }}{% for call in m.tool_calls or [] %}[call {{ call.id }}]{{ call.function | tojson"
+    " }}{% endfor %}{% endfor %}[a]"
 )
 SYSTEM, USER = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}
 RESULT = {"role": "tool", "content": "a.py", "tool_call_id": "c1"}
@@ -23,7 +26,12 @@ TOOLS = [{"type": "function", "function": SCHEMA}]
 
 
 def call(arguments='{"path": "/"}', name="ls", **more):
-    found = {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+    found = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+        **more,
+    }
     return {"role": "assistant", "content": None, "tool_calls": [found]}
 
 
@@ -33,10 +41,13 @@ SHARED = [
     {"from": "function_call", "value": '{"name": "ls", "arguments": {"path": "/"}}'},
     {"from": "observation", "value": "a.py"}, {"from": "gpt", "value": "In a.py."},
 ]  # fmt: skip
-FILLED = [{"tool_calls": None, "tool_call_id": None, "name": None, **each} for each in CHAT]  # as a table has them
+# as a table has them
+FILLED = [{"tool_calls": None, "tool_call_id": None, "name": None, **each} for each in CHAT]
 OLD = [
-    SYSTEM, USER, {"role": "assistant", "content": None, "function_call": {"name": "ls", "arguments": {"path": "/"}}},
-    {"role": "function", "name": "ls", "content": "a.py"}, LAST,
+    SYSTEM, USER,
+    {"role": "assistant", "content": None,
+    "function_call": {"name": "ls", "arguments": {"path": "/"}}}, {"role": "function", "name": "ls",
+    "content": "a.py"}, LAST,
 ]  # fmt: skip
 FORMS = {
     "openai": {"messages": CHAT, "tools": TOOLS},
@@ -79,8 +90,9 @@ def test_every_form_gives_the_same_case(tmp_path, name):
 
 def test_a_log_of_swe_agent_is_recorded_when_the_form_says_so(tmp_path):
     row = {"trajectory": [
-        {"role": "system", "system_prompt": "Be brief.", "text": None}, {"role": "user", "text": "Fix it."},
-        {"role": "ai", "text": "ls"}, {"role": "user", "text": "a.py"}, {"role": "ai", "text": "submit"},
+        {"role": "system", "system_prompt": "Be brief.", "text": None},
+        {"role": "user", "text": "Fix it."}, {"role": "ai", "text": "ls"},
+        {"role": "user", "text": "a.py"}, {"role": "ai", "text": "submit"},
     ]}  # fmt: skip
     recorded, live = (case_of(tmp_path, row, form=form) for form in ("recorded", None))
     assert (recorded.turns, live.turns) == (("Fix it.", "a.py"),) * 2
@@ -92,11 +104,13 @@ def test_calls_that_are_written_into_the_text_stay_there(tmp_path):
     written = '<tool_call>{"name": "ls", "arguments": {}}</tool_call>'
     row = {"conversations": [
         {"from": "human", "value": "Where?"}, {"from": "gpt", "value": written},
-        {"from": "tool", "value": "<tool_response>\n{}\n</tool_response>"}, {"from": "tool", "value": "b"},
+        {"from": "tool", "value": "<tool_response>\n{}\n</tool_response>"},
+        {"from": "tool", "value": "b"},
     ]}  # fmt: skip
     case = case_of(tmp_path, row)
     assert [message["content"] for message in case.messages] == ["Where?", written, "{}", "b"]
-    assert (find_cuts(case.messages), case.turns) == ([1, 4], ("Where?", "b"))  # the last one has no recorded answer
+    # the last one has no recorded answer
+    assert (find_cuts(case.messages), case.turns) == ([1, 4], ("Where?", "b"))
 
 
 BAD = {
@@ -128,7 +142,12 @@ def test_what_cannot_be_run_is_named_with_its_row_and_field(tmp_path, row, shown
 
 def settings(folder, template=TEMPLATE):
     (folder / "t.jinja").write_text(template)
-    return "suite=file", f"suite.path={folder / 'p.jsonl'}", f"model.template={folder / 't.jinja'}", "method=[pld]"
+    return (
+        "suite=file",
+        f"suite.path={folder / 'p.jsonl'}",
+        f"model.template={folder / 't.jinja'}",
+        "method=[pld]",
+    )
 
 
 def test_each_turn_has_the_recorded_messages_before_it(tmp_path):
@@ -142,7 +161,9 @@ def test_each_turn_has_the_recorded_messages_before_it(tmp_path):
     called = json.dumps({"name": "ls", "arguments": {"path": "/"}})
     texts = [tokenizer.decode(turn.prompt_ids) for turn in vanilla.turns]
     assert texts == [f"{begin}[a]", f"{begin}[assistant][call c1]{called}[tool]a.py[a]"]
-    assert [[turn.ids for turn in record.turns] for record in kept] == [[t.ids for t in r.turns] for r in anew]
+    assert [[turn.ids for turn in record.turns] for record in kept] == [
+        [t.ids for t in r.turns] for r in anew
+    ]
     assert all("prefix_tokens" in record.turns[1].stats for record in kept)
     assert not any("prefix_tokens" in turn.stats for record in anew for turn in record.turns)
     assert all(record.lossless.equal for record in kept)
@@ -150,10 +171,19 @@ def test_each_turn_has_the_recorded_messages_before_it(tmp_path):
 
 def test_a_method_that_reads_whole_prompts_is_named_where_the_others_keep_them(tmp_path):
     write_json_lines(tmp_path / "p.jsonl", [FORMS["openai"]])
-    own = (*settings(tmp_path)[:-1], "method=[pld,eagle]", "measure=quick", "decode.max_new_tokens=4")
+    own = (
+        *settings(tmp_path)[:-1],
+        "method=[pld,eagle]",
+        "measure=quick",
+        "decode.max_new_tokens=4",
+    )
     for more, count in ((), 1), (("engine.keep_prefix=false",), 0):
         execute_job(tmp_path / f"run{count}", *own, *more)
-        found = [text for text in read_manifest(tmp_path / f"run{count}").warnings if "reads whole prompts" in text]
+        found = [
+            text
+            for text in read_manifest(tmp_path / f"run{count}").warnings
+            if "reads whole prompts" in text
+        ]
         assert len(found) == count
         assert all(text.startswith("eagle: ") for text in found)
 
@@ -162,24 +192,43 @@ def test_a_method_that_reads_whole_prompts_is_named_where_the_others_keep_them(t
     ("template", "row", "shown"),
     [
         (TEMPLATE.replace("[tools]{{ tools | tojson }}", ""), "openai", "schemas of tools"),
-        (TEMPLATE.replace("{{ call.function | tojson }}", "{{ call.function.name }}"), "share gpt", "calls"),
-        (TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.role != 'tool' }}"), "openai", "results"),
-        ("{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
-         "{{ m.content }}{% endfor %}", "openai", "and results, .*no tools"),
+        (
+            TEMPLATE.replace("{{ call.function | tojson }}", "{{ call.function.name }}"),
+            "share gpt",
+            "calls",
+        ),
+        (
+            TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.role != 'tool' }}"),
+            "openai",
+            "results",
+        ),
+        (
+            "{% for m in messages %}{% if m.role == 'tool' %}"
+            "{{ raise_exception('no tools') }}{% endif %}{{ m.content }}{% endfor %}",
+            "openai",
+            "and results, .*no tools",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_template_without_a_place_for_tools_ends_before_the_run(tmp_path, template, row, shown):
     write_json_lines(tmp_path / "p.jsonl", [FORMS[row]])
     with pytest.raises(InputError, match=f"p.jsonl, question p-0: .*template.*{shown}"):
         job_for(*settings(tmp_path, template))
 
 
-@pytest.mark.parametrize("written", ["{{ call.function.name + call.function.arguments }}",
-                                     "{{ call.function.name }}{{ call.function.arguments }}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{{ call.function.name + call.function.arguments }}",
+        "{{ call.function.name }}{{ call.function.arguments }}",
+    ],
+)
 def test_arguments_are_text_for_a_template_that_joins_them_to_text(tmp_path, written):
     """The second would write an object as Python does."""
     write_json_lines(tmp_path / "p.jsonl", [FORMS["openai"]])
-    source = job_for(*settings(tmp_path, TEMPLATE.replace("{{ call.function | tojson }}", written))).source
+    source = job_for(
+        *settings(tmp_path, TEMPLATE.replace("{{ call.function | tojson }}", written))
+    ).source
     (case,) = source.suite.cases
     text = source.card.tokenizer.decode(source.prompts.prompt(case, ["x"]))
     assert '[call c1]ls{"path": "/"}[tool]a.py[a]' in text
@@ -192,7 +241,9 @@ def test_turns_beyond_the_context_are_left_out_and_counted(tmp_path):
     assert [len(case.turns) for case in suite.cases] == [2, 1]
     (warning,) = (each for each in suite.warnings if "left out" in each)
     assert "1 turns at the end of 1 recorded conversations" in warning
-    write_json_lines(tmp_path / "p.jsonl", [{"messages": [{**USER, "content": "word " * 20_000}, call()]}])
+    write_json_lines(
+        tmp_path / "p.jsonl", [{"messages": [{**USER, "content": "word " * 20_000}, call()]}]
+    )
     with pytest.raises(InputError, match="question p-0: the prompt of its first turn is longer"):
         job_for(*settings(tmp_path))
 

@@ -27,7 +27,8 @@ GSM8K = "She makes 9 * 2 = $<<9*2=18>>18 every day.\n#### 18"
         ("-5", "\u22125", True),
         ("4", "it takes 3-4", True),  # a range, not minus four
         ("18", "\u0967\u096e", True),  # Devanagari
-        (["8930103", "17"], "They are 17 and 8930103.", True),  # RULER's needles: all of them, any case
+        # RULER's needles: all of them, any case
+        (["8930103", "17"], "They are 17 and 8930103.", True),
         (["8930103", "17"], "It is 8930103.", False),
         (["2F-a"], "2f-A", True),
         ("a rose", "18", None),
@@ -58,7 +59,10 @@ def test_expressions_are_compared_by_the_maths_library(monkeypatch, reference, a
 
 
 def test_a_run_says_that_its_expressions_are_not_compared(monkeypatch, tmp_path):
-    rows = [{"prompt": "?", "reference": text} for text in (r"It is $\boxed{\frac{1}{2}}$.", r"\boxed{3}", "4", "a")]
+    rows = [
+        {"prompt": "?", "reference": text}
+        for text in (r"It is $\boxed{\frac{1}{2}}$.", r"\boxed{3}", "4", "a")
+    ]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setattr("specbench.suite.number._math_verify", lambda: None)
     (message,) = suite_with("own", path=tmp_path / "p.jsonl", format="own").warnings
@@ -76,6 +80,10 @@ def test_of_several_turns_the_last_has_the_last_reference():
 
 def test_mini_has_ten_problems_and_each_reference_solves_its_own():
     cases = suite_with("mini").cases
-    found = [(case.category, is_right(case, str(case.references[0]))) for case in cases if case.references]
+    found = [
+        (case.category, is_right(case, str(case.references[0])))
+        for case in cases
+        if case.references
+    ]
     assert [category for category, right in found if right] == ["math_reasoning"] * 10
     assert all(right is None for category, right in found if category != "math_reasoning")

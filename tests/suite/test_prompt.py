@@ -1,4 +1,6 @@
-"""Prompts: token ids of real tokenizers, checked against text written out here and against pinned ids."""
+"""Prompts: token ids of real tokenizers, checked against text written out here and against pinned
+ids.
+"""
 
 import hashlib
 import json
@@ -22,11 +24,12 @@ SYSTEM = (
 # against SentencePiece itself (tokenizer.model), each stretch between </s> encoded alone.
 # fmt: off
 LLAMA_2_IDS = [
-    1, 518, 25580, 29962, 15043, 29991, 518, 29914, 25580, 29962, 6324, 29991, 29871, 2, 1, 518, 25580, 29962, 1128,
-    526, 366, 29973, 518, 29914, 25580, 29962,
+    1, 518, 25580, 29962, 15043, 29991, 518, 29914, 25580, 29962, 6324, 29991, 29871, 2, 1, 518,
+    25580, 29962, 1128, 526, 366, 29973, 518, 29914, 25580, 29962,
 ]
 MISTRAL_IDS = [
-    1, 733, 16289, 28793, 12014, 733, 28748, 16289, 28793, 12141, 2, 733, 16289, 28793, 767, 733, 28748, 16289, 28793,
+    1, 733, 16289, 28793, 12014, 733, 28748, 16289, 28793, 12141, 2, 733, 16289, 28793, 767, 733,
+    28748, 16289, 28793,
 ]
 # fmt: on
 SPEC_BENCH_TOKENS = 199893
@@ -39,8 +42,12 @@ CHAT = (
 
 
 ENDLESS = {
-    "loops in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "a text that doubles": "{% set n = namespace(s='a') %}{% for a in range(60) %}{% set n.s = n.s * 2 %}{% endfor %}",
+    "loops in loops": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    ),
+    "a text that doubles": (
+        "{% set n = namespace(s='a') %}{% for a in range(60) %}{% set n.s = n.s * 2 %}{% endfor %}"
+    ),
     "in a part that is marked": "{% generation %}{{ 'a' * 10**10 }}{% endgeneration %}",
     "in the second turn": "{% if messages | length > 1 %}{{ 'a' * 10**10 }}{% endif %}",
 }
@@ -48,27 +55,41 @@ ENDLESS = {
 
 @pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
 def test_a_template_without_an_end_is_refused(template):
-    with pytest.raises(InputError, match=r"chat template of .* takes (over 3 s|more memory than .*) to write a short"):
+    with pytest.raises(
+        InputError,
+        match=r"chat template of .* takes (over 3 s|more memory than .*) to write a short",
+    ):
         PromptBuilder(byte_tokenizer(chat_template=template + CHAT), None)
 
 
 def test_a_lock_of_another_thread_is_no_fault_of_the_template():
-    """Jinja locks its cache while another thread compiles: the lock of a fork would never be released."""
-    tokenizer, lock = byte_tokenizer(chat_template="{{ messages[0]['content'] | trim }} " + CHAT), _lexer_cache._wlock
+    """Jinja locks its cache while another thread compiles: the lock of a fork would never be
+    released.
+    """
+    tokenizer, lock = (
+        byte_tokenizer(chat_template="{{ messages[0]['content'] | trim }} " + CHAT),
+        _lexer_cache._wlock,
+    )
     lock.acquire()
     threading.Timer(1.0, lock.release).start()
     assert PromptBuilder(tokenizer, None).text(["Q"], []) == "Q uQ|a"
 
 
 def byte_tokenizer(bos="<s>", closes=False, chat_template=None) -> PreTrainedTokenizerFast:
-    """One token a byte, id 2 + its place in the byte alphabet; BOS is put in front of plain text if there is one."""
+    """One token a byte, id 2 + its place in the byte alphabet; BOS is put in front of plain text if
+    there is one.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<s>": 0, "</s>": 1} | {letter: number for number, letter in enumerate(alphabet, start=2)}
+    vocabulary = {"<s>": 0, "</s>": 1} | {
+        letter: number for number, letter in enumerate(alphabet, start=2)
+    }
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     frame = " ".join(filter(None, ("<s>" if bos else "", "$A", "</s>" if closes else "")))
-    tokenizer.post_processor = processors.TemplateProcessing(single=frame, special_tokens=[("<s>", 0), ("</s>", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=frame, special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token="</s>")
     wrapped.chat_template = chat_template
     return wrapped
@@ -77,12 +98,21 @@ def byte_tokenizer(bos="<s>", closes=False, chat_template=None) -> PreTrainedTok
 @pytest.mark.parametrize("name", ["enable_thinking", "thinking"])
 def test_thinking_is_the_templates_switch(name):
     jinja = (
-        "{{ messages[-1].content }}{% if " + name + " is defined %}{{ ' on' if " + name + " else ' off' }}{% endif %}"
+        "{{ messages[-1].content }}{% if "
+        + name
+        + " is defined %}{{ ' on' if "
+        + name
+        + " else ' off' }}{% endif %}"
     )
-    builders = [PromptBuilder(byte_tokenizer(chat_template=jinja), None, thinking=each) for each in (None, True, False)]
+    builders = [
+        PromptBuilder(byte_tokenizer(chat_template=jinja), None, thinking=each)
+        for each in (None, True, False)
+    ]
     assert [builder.text(["Hi"], []) for builder in builders] == ["Hi", "Hi on", "Hi off"]
     for plain in (byte_tokenizer(chat_template="{{ messages[-1].content }}"), byte_tokenizer()):
-        with pytest.raises(InputError, match=r"model\.thinking=false: the template of .* has no switch"):
+        with pytest.raises(
+            InputError, match=r"model\.thinking=false: the template of .* has no switch"
+        ):
             PromptBuilder(plain, None if plain.chat_template else "raw", thinking=False)
 
 
@@ -94,7 +124,9 @@ def vicuna_text(turns, answers) -> str:
     return text + f"USER: {turns[-1]} ASSISTANT:"
 
 
-def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench_file, vicuna_trace):
+def test_every_prompt_of_spec_bench_with_the_recorded_answers(
+    vicuna, spec_bench_file, vicuna_trace
+):
     """And the ids of an answer are its text again."""
     builder, digest, tokens = PromptBuilder(vicuna, "vicuna_v1.1"), hashlib.sha256(), 0
     rows = map(json.loads, vicuna_trace.read_text().splitlines())
@@ -116,7 +148,10 @@ def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench
 def test_the_start_token_is_there_once_whoever_writes_it(vicuna):
     """The tokenizer for the first turn of llama-2, or the template."""
     builder, turns = PromptBuilder(vicuna, "llama-2"), ["Hello!", "How are you?"]
-    assert builder.text(turns, ["Hi!"]) == "[INST] Hello! [/INST] Hi! </s><s>[INST] How are you? [/INST]"
+    assert (
+        builder.text(turns, ["Hi!"])
+        == "[INST] Hello! [/INST] Hi! </s><s>[INST] How are you? [/INST]"
+    )
     assert builder.ids(turns, ["Hi!"]) == LLAMA_2_IDS
     builder = PromptBuilder(vicuna, "llama2-chinese")
     assert builder.text(["Hello!"], []).startswith("<s></s>")
@@ -127,28 +162,42 @@ def test_mistral_by_its_own_chat_template(mistral):
     builder = PromptBuilder(mistral, None)
     assert builder.text(["hi", "what"], ["yo"]) == "<s>[INST] hi [/INST]yo</s>[INST] what [/INST]"
     ids = builder.ids(["hi", "what"], ["yo"])
-    assert ids == mistral(builder.text(["hi", "what"], ["yo"]), add_special_tokens=False).input_ids == MISTRAL_IDS
+    assert (
+        ids
+        == mistral(builder.text(["hi", "what"], ["yo"]), add_special_tokens=False).input_ids
+        == MISTRAL_IDS
+    )
     assert builder.warnings == ()
 
 
 def test_a_system_message_replaces_the_templates_own():
     tokenizer = byte_tokenizer(chat_template=CHAT)
-    assert PromptBuilder(tokenizer, "vicuna_v1.1", "Be brief.").text(["Q"], []) == "Be brief. USER: Q ASSISTANT:"
-    assert PromptBuilder(tokenizer, "llama-2", "S").text(["Q"], []) == "[INST] <<SYS>>\nS\n<</SYS>>\n\nQ [/INST]"
+    assert (
+        PromptBuilder(tokenizer, "vicuna_v1.1", "Be brief.").text(["Q"], [])
+        == "Be brief. USER: Q ASSISTANT:"
+    )
+    assert (
+        PromptBuilder(tokenizer, "llama-2", "S").text(["Q"], [])
+        == "[INST] <<SYS>>\nS\n<</SYS>>\n\nQ [/INST]"
+    )
     assert PromptBuilder(tokenizer, None, "S").text(["Q", "R"], [" A "]) == "sS|uQ|aA|uR|a"
     assert PromptBuilder(tokenizer, "raw", "S").text(["Q"], []) == "S\nQ"
 
 
 def test_raw_joins_turns_and_answers_by_newlines():
     builder = PromptBuilder(byte_tokenizer(), "raw")
-    assert builder.text(["def f():\n    ", "again"], ["return 1"]) == "def f():\n    \nreturn 1\nagain"
+    assert (
+        builder.text(["def f():\n    ", "again"], ["return 1"]) == "def f():\n    \nreturn 1\nagain"
+    )
     assert builder.ids(["ab"], [])[0] == 0
     assert len(builder.ids(["ab"], [])) == 3
     with pytest.raises(ValueError, match="one turn more than answers"):
         builder.ids(["a"], ["b"])
 
 
-@pytest.mark.parametrize(("template", "text"), [("vicuna_v1.1", "Q"), ("raw", "Q"), ("raw", "<s>Q")])
+@pytest.mark.parametrize(
+    ("template", "text"), [("vicuna_v1.1", "Q"), ("raw", "Q"), ("raw", "<s>Q")]
+)
 def test_a_tokenizer_that_closes_texts_does_not_close_a_prompt(template, text):
     """Also if the text has the start token."""
     ids = PromptBuilder(byte_tokenizer(closes=True), template).ids([text], [])
@@ -168,10 +217,17 @@ def test_a_chat_template_without_the_start_token_is_followed_and_warned_about():
 
 
 def space_tokenizer(merges, name):
-    """A Llama-shaped tokenizer of spaces, a and b whose runs of spaces are merged as ``merges`` says."""
-    vocabulary = {piece: number for number, piece in enumerate(["▁", "a", "b", "▁▁", "▁▁▁", "▁▁▁▁", "▁a", "▁b"])}
+    """A Llama-shaped tokenizer of spaces, a and b whose runs of spaces are merged as ``merges``
+    says.
+    """
+    vocabulary = {
+        piece: number
+        for number, piece in enumerate(["▁", "a", "b", "▁▁", "▁▁▁", "▁▁▁▁", "▁a", "▁b"])
+    }
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     return type(name, (PreTrainedTokenizerFast,), {})(tokenizer_object=tokenizer)
 
 

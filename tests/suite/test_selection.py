@@ -1,4 +1,6 @@
-"""Selection: what each key keeps, that keys compose in their stated order, and what the errors say."""
+"""Selection: what each key keeps, that keys compose in their stated order, and what the errors
+say.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +21,9 @@ def make_case(number: int, category: str, raw: str) -> Case:
 
 TASKS = ["multi-turn"] * 3 + ["qa"] * 3 + ["rag"]
 RAW = ("writing", "math", "math", "qa", "qa", "qa", "rag")
-SUITE = [make_case(number, *names) for number, names in enumerate(zip(TASKS, RAW, strict=True), start=1)]
+SUITE = [
+    make_case(number, *names) for number, names in enumerate(zip(TASKS, RAW, strict=True), start=1)
+]
 
 
 def ids(cases, **keys) -> str:
@@ -57,8 +61,9 @@ def test_a_seed_names_the_same_cases_on_every_machine_and_another_seed_other_cas
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"categories": ["writng", "qa"]}, r"suite.categories=writng, qa: .* has no writng; did you mean writing\?"),
-        ({"ids": ["1"], "categories": ["qa"], "limit": 2},
+        ({"categories": ["writng", "qa"]},
+        r"suite.categories=writng, qa: .* has no writng; did you mean writing\?"), ({"ids": ["1"],
+        "categories": ["qa"], "limit": 2},
          r"^suite.ids=1, suite.categories=qa, suite.limit=2 leaves no case of 7\."
          r" .*multi-turn \(3\), qa \(3\), rag \(1\)"),
     ],
@@ -84,7 +89,9 @@ counts = st.none() | st.integers(1, 12)
 @st.composite
 def suites_and_selections(draw) -> tuple[list[Case], SuiteConfig]:
     tasks = draw(st.lists(st.sampled_from(sorted(RAW_OF)), min_size=1, max_size=30))
-    cases = [make_case(n, task, draw(st.sampled_from(RAW_OF[task]))) for n, task in enumerate(tasks)]
+    cases = [
+        make_case(n, task, draw(st.sampled_from(RAW_OF[task]))) for n, task in enumerate(tasks)
+    ]
     there = sorted({name for case in cases for name in (case.category, case.subcategory)})
     selection = SuiteConfig(
         categories=draw(st.none() | st.lists(st.sampled_from(there), min_size=1)),
@@ -110,7 +117,9 @@ def test_a_selection_is_a_subset_within_every_bound_and_shuffling_only_permutes_
         limited = select(cases, SuiteConfig(limit=selection.limit))
         for category in {case.category for case in cases}:
             of_it = [case for case in cases if case.category == category]
-            assert [case for case in limited if case.category == category] == of_it[: selection.limit]
+            assert [case for case in limited if case.category == category] == of_it[
+                : selection.limit
+            ]
         assert max(Counter(case.category for case in kept).values()) <= selection.limit
     if selection.categories is not None:
         assert all({case.category, case.subcategory} & set(selection.categories) for case in kept)

@@ -25,7 +25,9 @@ def kept(tmp_path, monkeypatch):
 
 def suite(shots, **options):
     return suite_with(
-        "gsm8k", **{"format": "gsm8k", "relative": "gsm8k/test.jsonl", "form": "qa", **options}, shots=shots
+        "gsm8k",
+        **{"format": "gsm8k", "relative": "gsm8k/test.jsonl", "form": "qa", **options},
+        shots=shots,
     )
 
 
@@ -38,7 +40,10 @@ def drawn(text):
 
 
 def test_an_example_is_question_and_answer_without_the_notes_for_a_calculator(kept, tmp_path):
-    own = {"question": "Clips?", "answer": "In May 48/2 = <<48/2=24>>24.\n48+24 = <<48+24=72>>72 in all.\n#### 1,072"}
+    own = {
+        "question": "Clips?",
+        "answer": "In May 48/2 = <<48/2=24>>24.\n48+24 = <<48+24=72>>72 in all.\n#### 1,072",
+    }
     worded = {"question": "Trees?", "answer": "21 - 15 = 6. The answer is 6."}
     assert prompt(2, shots_from=write_json_lines(tmp_path / "own.jsonl", [own, worded])) == (
         "Q: Clips?\nA: In May 48/2 = 24.\n48+24 = 72 in all. The answer is 1,072.\n\n"
@@ -58,7 +63,9 @@ def test_their_own_seed_draws_the_same_examples_on_every_machine_in_the_order_of
 def test_the_examples_file_is_part_of_the_suites_hash_but_not_of_the_official_one(kept):
     official = suite_with("gsm8k", format="gsm8k", path=kept / "test.jsonl").sha256
     before = suite(8, sha256=official)
-    write_json_lines(kept / "train.jsonl", ({"question": f"R{n}?", "answer": "#### 1"} for n in range(20)))
+    write_json_lines(
+        kept / "train.jsonl", ({"question": f"R{n}?", "answer": "#### 1"} for n in range(20))
+    )
     after = suite(8, sha256=official)
     assert len({official, before.sha256, after.sha256}) == 3
     assert before.warnings == after.warnings == ()

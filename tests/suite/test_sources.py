@@ -1,4 +1,6 @@
-"""Sources of a suite: files, the data directory and the hub, whose data sets are replaced by rows in their schema."""
+"""Sources of a suite: files, the data directory and the hub, whose data sets are replaced by rows
+in their schema.
+"""
 
 import functools
 import hashlib
@@ -48,7 +50,9 @@ def reachable(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _no_data_directory(monkeypatch):
-    """Real data is reached through the fixtures alone, so that no test finds a file it did not make."""
+    """Real data is reached through the fixtures alone, so that no test finds a file it did not
+    make.
+    """
     monkeypatch.delenv("SPECBENCH_DATA", raising=False)
 
 
@@ -60,11 +64,14 @@ def test_a_suite_says_what_it_read_and_from_where(tmp_path):
     assert [case.id for case in suite.cases] == ["1", "2"]
 
 
-def test_a_given_path_goes_before_the_data_directory_and_the_data_directory_before_the_hub(tmp_path, monkeypatch):
+def test_a_given_path_goes_before_the_data_directory_and_the_data_directory_before_the_hub(
+    tmp_path, monkeypatch
+):
     """``relative`` names another file there; a path that is missing is an error."""
     named = write(tmp_path / "named.jsonl", "qa")
     kept, other = (
-        write(tmp_path / "data" / "suites" / "mine" / name, "qa") for name in ("question.jsonl", "other.jsonl")
+        write(tmp_path / "data" / "suites" / "mine" / name, "qa")
+        for name in ("question.jsonl", "other.jsonl")
     )
     monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path / "data"))
     assert suite_with("mine", path=named, hub=HUB).origin == str(named)
@@ -84,7 +91,9 @@ def test_the_hub_is_asked_last_for_the_file_of_a_data_set(tmp_path, reachable):
 
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_fix_named(monkeypatch):
     """Its client would try six times, for 30 s; switched off, only its cache is looked at."""
-    with pytest.raises(InputError, match=r"q\.jsonl of someone/questions is not here; HF_HUB_OFFLINE is set"):
+    with pytest.raises(
+        InputError, match=r"q\.jsonl of someone/questions is not here; HF_HUB_OFFLINE is set"
+    ):
         suite_with("mine", hub=HUB)
     tried = []
 
@@ -98,7 +107,9 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_fix_named(monkeypatc
     asked = functools.cache(outside.refuse_network.__wrapped__)
     monkeypatch.setattr(sources, "refuse_network", asked)
     for _ in range(2):
-        with pytest.raises(InputError, match=r"huggingface\.co cannot be reached .*specbench fetch"):
+        with pytest.raises(
+            InputError, match=r"huggingface\.co cannot be reached .*specbench fetch"
+        ):
             suite_with("mine", hub=HUB)
     assert tried == [(("huggingface.co", 443), 5)]
     assert constants.HF_HUB_OFFLINE
@@ -135,13 +146,18 @@ def test_another_number_or_hash_than_the_official_one_is_a_warning_that_states_b
     number, digest = suite.warnings
     assert "has 2 questions, the official file has 480" in number
     assert f"has sha256 {suite.sha256}, the official file has ab12" in digest
-    assert suite_with("mine", path=file, expected=2, sha256=suite.sha256.upper(), first=1).warnings == ()
+    assert (
+        suite_with("mine", path=file, expected=2, sha256=suite.sha256.upper(), first=1).warnings
+        == ()
+    )
 
 
 @pytest.fixture
 def tables(reachable):
     """Set the rows that the hub gives by configuration."""
-    return lambda rows: reachable(datasets, "load_dataset", lambda repo, config=None, **_: rows[config])
+    return lambda rows: reachable(
+        datasets, "load_dataset", lambda repo, config=None, **_: rows[config]
+    )
 
 
 def test_languages_are_known_by_their_configuration(tables):
@@ -156,13 +172,19 @@ def test_the_hash_of_a_data_set_is_of_its_rows_and_never_compared_with_a_files(t
     found = []
     for text in "?!":
         tables({"main": [{"question": text}]})
-        found.append(suite_with("gsm8k", format="gsm8k", hub=TABLES, sha256="ab12", expected=1 + (text == "!")))
+        found.append(
+            suite_with(
+                "gsm8k", format="gsm8k", hub=TABLES, sha256="ab12", expected=1 + (text == "!")
+            )
+        )
     assert found[0].sha256 != found[1].sha256
     assert found[0].warnings == ()
     (warning,) = found[1].warnings
     assert "someone/problems (test) on the hub has 1 questions, the official file has 2" in warning
     tables({"main": [{"question": "?"}, {"question": ""}]})
-    with pytest.raises(InputError, match=r"someone/problems \(main, test\), row 1: question is an empty"):
+    with pytest.raises(
+        InputError, match=r"someone/problems \(main, test\), row 1: question is an empty"
+    ):
         suite_with("gsm8k", format="gsm8k", hub=TABLES)
 
 
@@ -170,7 +192,9 @@ def test_rows_of_mt_bench_out_of_their_order_are_refused_because_their_ids_are_u
     row = {"prompt": ["?", "And?"], "prompt_id": 7, "category": "writing", "reference": []}
     hub = {"repo": "someone/mt_bench", "split": "train"}
     tables({None: [row] * 10})
-    assert [case.id for case in suite_with("mt", format="mt_bench", hub=hub).cases] == [str(n) for n in range(81, 91)]
+    assert [case.id for case in suite_with("mt", format="mt_bench", hub=hub).cases] == [
+        str(n) for n in range(81, 91)
+    ]
     tables({None: [row] * 11})
     with pytest.raises(InputError, match="row 10: category is writing, expected roleplay"):
         suite_with("mt", format="mt_bench", hub=hub)
@@ -179,7 +203,10 @@ def test_rows_of_mt_bench_out_of_their_order_are_refused_because_their_ids_are_u
 @pytest.mark.parametrize("hub", ["{repo: a/b}", "{repo: a/b, file: f, split: test}"])
 def test_an_address_is_a_file_or_a_split_of_a_repository(hub, monkeypatch):
     monkeypatch.setattr(sources, "_fetch_file", lambda *address: f"asked for {address}")
-    for given in (["suite.hub={repo: a/b, file: q.jsonl}"], ["suite.hub.repo=a/b", "suite.hub.file=q.jsonl"]):
+    for given in (
+        ["suite.hub={repo: a/b, file: q.jsonl}"],
+        ["suite.hub.repo=a/b", "suite.hub.file=q.jsonl"],
+    ):
         with pytest.raises(InputError, match=r"asked for \('a/b', 'q.jsonl', None\)"):
             job_for("suite=spec_bench", *given)
     with pytest.raises(InputError, match=r"expected both repo and file, .* or both repo and split"):

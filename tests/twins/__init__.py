@@ -1,1 +1,3 @@
-"""Independent twins of the drafters: brute force, written from the papers and public codes, never from ``methods``."""
+"""Independent twins of the drafters: brute force, written from the papers and public codes, never
+from ``methods``.
+"""

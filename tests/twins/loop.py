@@ -1,8 +1,9 @@
 """The loop that replays recorded answers through a twin, and what all twins are written with.
 
-A twin is a function ``begin(request) -> propose``; ``propose(context, last)`` gives the root path of every drafted
-node, a tuple of tokens each, where ``last`` is the number of tokens that the last step emitted. Contexts are searched
-as text, one character a token, so that an occurrence is what ``str.find`` says it is.
+A twin is a function ``begin(request) -> propose``; ``propose(context, last)`` gives the root path
+of every drafted node, a tuple of tokens each, where ``last`` is the number of tokens that the last
+step emitted. Contexts are searched as text, one character a token, so that an occurrence is what
+``str.find`` says it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Propose = Callable[[list[int], int], list[Route]]
 
 @dataclass(frozen=True)
 class Request:
-    """One turn. prompt: its tokens. earlier: (prompt, answer) of the turns since the last reset, oldest first."""
+    """One turn. prompt: its tokens. earlier: (prompt, answer) of the turns since the last reset,
+    oldest first.
+    """
 
     prompt: list[int]
     earlier: list[tuple[list[int], list[int]]]
@@ -28,7 +31,9 @@ Twin = Callable[[Request], Propose]
 
 @dataclass
 class Played:
-    """The result of one turn, step by step: tokens emitted, nodes drafted, and the drafts as root paths."""
+    """The result of one turn, step by step: tokens emitted, nodes drafted, and the drafts as root
+    paths.
+    """
 
     accept: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)

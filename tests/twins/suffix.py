@@ -1,6 +1,7 @@
 """Twins of the methods whose match may be as long as it will: SAM-Decoding and SuffixDecoding.
 
-``knobs`` and the arguments behind the star are the mutants'; left out, the rules are those of the papers and codes.
+``knobs`` and the arguments behind the star are the mutants'; left out, the rules are those of the
+papers and codes.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ def longest_match(whole: str, text: str) -> int:
     return size
 
 
-def likeliest_tree(corpus: str, match: str, count: int, children: int, wide: bool = False) -> list[Route]:
-    """Most probable nodes first, equally probable ones as they were found, at most ``children`` a level.
+def likeliest_tree(
+    corpus: str, match: str, count: int, children: int, wide: bool = False
+) -> list[Route]:
+    """Most probable nodes first, equally probable ones as they were found, at most ``children`` a
+    level.
 
     A probability is the product of shares that the code computes, its rounding included.
     """
@@ -47,10 +51,12 @@ def likeliest_tree(corpus: str, match: str, count: int, children: int, wide: boo
 
 
 def sam(
-    n_predicts=40, alpha=4.0, children=8, len_bias=0, corpus: str = "", *, latest=False, through_root=False,
-    shorter=False, corpus_first=False, wide=False,
+    n_predicts=40, alpha=4.0, children=8, len_bias=0, corpus: str = "", *, latest=False,
+    through_root=False, shorter=False, corpus_first=False, wide=False,
 ) -> Twin:  # fmt: skip
-    """Hu et al. 2024 without auxiliary: what followed the longest match, first seen, or the corpus's likeliest tree."""
+    """Hu et al. 2024 without auxiliary: what followed the longest match, first seen, or the
+    corpus's likeliest tree.
+    """
 
     def matched(whole: str, text: str) -> int:
         size = longest_match(whole, text)
@@ -85,12 +91,18 @@ class Rules:
     knobs: Mapping[str, bool] = field(default_factory=dict)
 
     def children(self, texts: Sequence[list[int]], ends: list[Place]) -> list[list[Place]]:
-        """Places behind each next token, the most frequent one first, of equals the one seen last."""
+        """Places behind each next token, the most frequent one first, of equals the one seen
+        last.
+        """
         by_token: dict[int, list[Place]] = {}
         for text, end in ends:
             if end < len(texts[text]):
                 by_token.setdefault(texts[text][end], []).append((text, end + 1))
-        newest = sorted(by_token.values(), key=lambda found: found[-1], reverse=not self.knobs.get("oldest_child"))
+        newest = sorted(
+            by_token.values(),
+            key=lambda found: found[-1],
+            reverse=not self.knobs.get("oldest_child"),
+        )
         return sorted(newest, key=len, reverse=True)
 
     def grow(self, texts, ends: list[Place], matched: int) -> tuple[Fraction, list[Route]]:
@@ -103,40 +115,58 @@ class Rules:
                 score += Fraction(len(here), len(ends))
                 routes.append(route)
             if matched + len(route) < self.depth:
-                kids = [child for child in self.children(texts, here) if len(child) / len(ends) >= self.min_prob]
+                kids = [
+                    child
+                    for child in self.children(texts, here)
+                    if len(child) / len(ends) >= self.min_prob
+                ]
                 for child in kids[:1] if self.shape == "path" else kids:
                     text, end = child[0]
                     frontier.append(((*route, texts[text][end - 1]), child))
         return score, routes
 
     def best(self, texts: Sequence[list[int]], context: list[int]) -> tuple[Fraction, list[Route]]:
-        """Of all matches' drafts the one with the highest score, at ties that of the longer match."""
+        """Of all matches' drafts the one with the highest score, at ties that of the longer
+        match.
+        """
         found: tuple[Fraction, list[Route]] = (Fraction(0), [])
         ends = [(text, end) for text, ids in enumerate(texts) for end in range(1, len(ids) + 1)]
         for matched in range(1, min(len(context), self.depth)):
             ends = [
-                (text, end) for text, end in ends if end >= matched and texts[text][end - matched] == context[-matched]
+                (text, end)
+                for text, end in ends
+                if end >= matched and texts[text][end - matched] == context[-matched]
             ]
             if self.knobs.get("end_uncounted"):
                 ends = [(text, end) for text, end in ends if end < len(texts[text])]
             if not ends:
                 break
             drafted = self.grow(texts, ends, matched)
-            if drafted[0] > found[0] or (drafted[0] == found[0] and not self.knobs.get("shorter_wins")):
+            if drafted[0] > found[0] or (
+                drafted[0] == found[0] and not self.knobs.get("shorter_wins")
+            ):
                 found = drafted
         return found
 
 
 def suffix_decoding(
-    global_tree=False, cached_requests=100000, *, prompts_too=False, global_first=False, finished_only=False,
-    oldest_child=False, end_uncounted=False, shorter_wins=False, **params,
+    global_tree=False, cached_requests=100000, *, prompts_too=False, global_first=False,
+    finished_only=False, oldest_child=False, end_uncounted=False, shorter_wins=False, **params,
 ) -> Twin:  # fmt: skip
-    """Oliaro et al. 2024: counts of this request's text and of the latest answers, this one among them."""
-    knobs = {"oldest_child": oldest_child, "end_uncounted": end_uncounted, "shorter_wins": shorter_wins}
+    """Oliaro et al. 2024: counts of this request's text and of the latest answers, this one among
+    them.
+    """
+    knobs = {
+        "oldest_child": oldest_child,
+        "end_uncounted": end_uncounted,
+        "shorter_wins": shorter_wins,
+    }
     rules = Rules(**params, knobs=knobs)
 
     def begin(request: Request) -> Propose:
-        earlier = [[*prompt, *answer] if prompts_too else answer for prompt, answer in request.earlier]
+        earlier = [
+            [*prompt, *answer] if prompts_too else answer for prompt, answer in request.earlier
+        ]
 
         def propose(context: list[int], last: int) -> list[Route]:
             local = rules.best([context], context)
@@ -144,7 +174,11 @@ def suffix_decoding(
                 return local[1]
             answers = [*earlier, [] if finished_only else context[len(request.prompt) :]]
             whole = rules.best(answers[-cached_requests:], context)
-            return whole[1] if whole[0] > local[0] or (global_first and whole[0] == local[0]) else local[1]
+            return (
+                whole[1]
+                if whole[0] > local[0] or (global_first and whole[0] == local[0])
+                else local[1]
+            )
 
         return propose
 

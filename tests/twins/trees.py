@@ -1,6 +1,7 @@
 """Twins of the methods that draft trees from tables: Cacheback and REST.
 
-Arguments behind the star are the mutants' knobs; their defaults are the rules of the papers and codes.
+Arguments behind the star are the mutants' knobs; their defaults are the rules of the papers and
+codes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from twins.loop import Propose, Request, Route, Twin, ids_of, places, prefixes, 
 
 
 class Table:
-    """Leader -> followers, both in order of use, the most recent last: plain dictionaries and lists."""
+    """Leader -> followers, both in order of use, the most recent last: plain dictionaries and
+    lists.
+    """
 
     def __init__(self, leaders: int, followers: int, knobs: Mapping[str, bool]) -> None:
         self.leaders, self.followers, self.knobs = leaders, followers, knobs
@@ -39,19 +42,29 @@ class Table:
 
 
 def cacheback(
-    leader_length=1, leader_capacity=2**20, follower_length=3, follower_capacity=128, total_draft_length=96,
-    chaining_reserve=16, accounting="refeed", growth="reference", tables="dual", frozen_growth="node",
-    frozen: Mapping[Route, list[Route]] | None = None, *, late=0, **knobs,
+    leader_length=1, leader_capacity=2**20, follower_length=3, follower_capacity=128,
+    total_draft_length=96, chaining_reserve=16, accounting="refeed", growth="reference",
+    tables="dual", frozen_growth="node", frozen: Mapping[Route, list[Route]] | None = None, *,
+    late=0, **knobs,
 ) -> Twin:  # fmt: skip
-    """Ma, Gim, Zhong 2025: followers of the last tokens, and of every follower's end, level by level."""
+    """Ma, Gim, Zhong 2025: followers of the last tokens, and of every follower's end, level by
+    level.
+    """
     fixed = frozen or {}
 
     def begin(request: Request) -> Propose:
-        table, window, seen = Table(leader_capacity, follower_capacity, knobs), leader_length + follower_length, 0
+        table, window, seen = (
+            Table(leader_capacity, follower_capacity, knobs),
+            leader_length + follower_length,
+            0,
+        )
 
         def learn(ids: list[int], start: int) -> None:
             for end in range(max(start, window), len(ids) + 1):
-                table.put(tuple(ids[end - window : end - follower_length]), tuple(ids[end - follower_length : end]))
+                table.put(
+                    tuple(ids[end - window : end - follower_length]),
+                    tuple(ids[end - follower_length : end]),
+                )
 
         def propose(context: list[int], last: int) -> list[Route]:
             nonlocal seen
@@ -66,10 +79,15 @@ def cacheback(
 
             room = max(0, total_draft_length - (last if accounting == "refeed" else 1))
             tree = Tree(growth == "merged", room, chaining_reserve, knobs)
-            tree.grow(lambda route: followers(route, "dynamic" if frozen_growth == "after_tree" else tables))
+            tree.grow(
+                lambda route: followers(
+                    route, "dynamic" if frozen_growth == "after_tree" else tables
+                )
+            )
             if frozen_growth == "after_tree":
                 tree.left, tree.reserve = room - len(tree.nodes), 0
-                tree.ends = [[end for level in tree.ends for end in level]]  # all that there are, before new ones
+                # all that there are, before new ones
+                tree.ends = [[end for level in tree.ends for end in level]]
                 tree.grow(lambda route: followers(route, "frozen"))
             return tree.nodes
 
@@ -81,7 +99,9 @@ def cacheback(
 
 
 class Tree:
-    """A draft of follower chains. left: tokens that it may still take; reserve: more, once the first level is done."""
+    """A draft of follower chains. left: tokens that it may still take; reserve: more, once the
+    first level is done.
+    """
 
     def __init__(self, merged: bool, room: int, reserve: int, knobs: Mapping[str, bool]) -> None:
         self.merged, self.left, self.reserve, self.knobs = merged, room - reserve, reserve, knobs
@@ -97,7 +117,9 @@ class Tree:
             level += 1
 
     def _level(self, level: int, followers: Callable[[Route], list[Route]]) -> bool:
-        """Attach followers to a level's ends in order; True when one did not fit, the last one tried."""
+        """Attach followers to a level's ends in order; True when one did not fit, the last one
+        tried.
+        """
         if level + 1 == len(self.ends):
             self.ends.append([])
         for route in self.ends[level][:: -1 if self.knobs.get("last_child_first") else 1]:
@@ -119,20 +141,28 @@ _places = functools.cache(places)  # variants and mutants search one corpus for 
 
 
 def rest(
-    corpus: str, borders: list[int], longest=16, shortest=2, depth=10, nodes=64, max_matches=10**9, cut="paper",
-    cross_documents=True, *, deeper_first=False, shortest_first=False, last_of_equals=False, frequent_goes=False,
-    corpus_order=False,
+    corpus: str, borders: list[int], longest=16, shortest=2, depth=10, nodes=64, max_matches=10**9,
+    cut="paper", cross_documents=True, *, deeper_first=False, shortest_first=False,
+    last_of_equals=False, frequent_goes=False, corpus_order=False,
 ) -> Twin:  # fmt: skip
-    """He et al. 2024: the most frequent prefixes of what followed the longest suffix in the corpus, one string."""
+    """He et al. 2024: the most frequent prefixes of what followed the longest suffix in the corpus,
+    one string.
+    """
 
     def propose(context: list[int], last: int) -> list[Route]:
         text = text_of(context)
-        occurring = list(takewhile(lambda n: _places(corpus, text[-n:]), range(shortest, min(longest, len(text)) + 1)))
+        occurring = list(
+            takewhile(
+                lambda n: _places(corpus, text[-n:]), range(shortest, min(longest, len(text)) + 1)
+            )
+        )
         if not occurring:
             return []
         n = occurring[0 if shortest_first else -1]
         hits = [hit + n for hit in _places(corpus, text[-n:])]
-        ends = [len(corpus) if cross_documents else borders[bisect_left(borders, hit)] for hit in hits]
+        ends = [
+            len(corpus) if cross_documents else borders[bisect_left(borders, hit)] for hit in hits
+        ]
         tails = [corpus[hit : min(hit + depth, end)] for hit, end in zip(hits, ends, strict=True)]
         return tree((tails if corpus_order else sorted(tails))[:max_matches])
 

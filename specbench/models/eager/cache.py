@@ -1,8 +1,9 @@
-"""A KV cache for the models of transformers, in preallocated slots that forwards append to in place.
+"""A KV cache for the models of transformers, in preallocated slots that forwards append to in
+place.
 
-The dynamic cache of transformers copies the complete cache once per layer and step; its sliding cache drops tokens
-when a rejected branch exceeds the window. Here every layer keeps every token, ``keep`` compacts the accepted path, and
-the mask implements the window.
+The dynamic cache of transformers copies the complete cache once per layer and step; its sliding
+cache drops tokens when a rejected branch exceeds the window. Here every layer keeps every token,
+``keep`` compacts the accepted path, and the mask implements the window.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from specbench.models.transfer import upload
 from specbench.types import InputError
 
-GROWTH = 256  # slots are reserved in multiples of this, so that requests of like length share one allocation
+# slots are reserved in multiples of this, so that requests of like length share one allocation
+GROWTH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +36,31 @@ class LayerShape:
 
 
 class RowCopies:
-    """A copy of one layer's slots for each of k rows, since attention kernels cannot share keys between rows.
+    """A copy of one layer's slots for each of k rows, since attention kernels cannot share keys
+    between rows.
 
-    A token is copied when the first batch after it is read, so a step copies what the step before committed.
+    A token is copied when the first batch after it is read, so a step copies what the step before
+    committed.
     """
 
     def __init__(self) -> None:
         self._pair: tuple[Tensor, Tensor] | None = None  # keys and values, (k, K, slots, D) each
         self._shared = 0  # [tokens] that are the same in all rows
 
-    def read(self, cached: tuple[Tensor, Tensor], length: int, fresh: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Put ``fresh`` (k, K, q, D) behind the ``length`` tokens of ``cached``; views of all (k, K, length+q, D)."""
+    def read(
+        self, cached: tuple[Tensor, Tensor], length: int, fresh: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Put ``fresh`` (k, K, q, D) behind the ``length`` tokens of ``cached``; views of all (k,
+        K, length+q, D).
+        """
         rows, end = len(fresh[0]), length + fresh[0].shape[-2]
         if self._pair is None or len(self._pair[0]) < rows:
             self.drop()
             keys, values = cached
-            self._pair = keys.new_empty(rows, *keys.shape[1:]), values.new_empty(rows, *values.shape[1:])
+            self._pair = (
+                keys.new_empty(rows, *keys.shape[1:]),
+                values.new_empty(rows, *values.shape[1:]),
+            )
         for copies, slots, new in zip(self._pair, cached, fresh, strict=True):
             copies[:, :, self._shared : length] = slots[:, :, self._shared : length]
             copies[:rows, :, length:end] = new
@@ -77,10 +88,12 @@ class RowCopies:
 
 
 class SlotLayer(CacheLayerMixin):
-    """One layer's slots; ``keys`` and ``values``, (requests, K, slots, D), are views of the cache's stacked buffers.
+    """One layer's slots; ``keys`` and ``values``, (requests, K, slots, D), are views of the cache's
+    stacked buffers.
 
     length: [tokens] of the only request.
-    at: of the next forward of several requests: places; their numbers (k, 1); slots (k, q); slots that are read.
+    at: of the next forward of several requests: places; their numbers (k, 1); slots (k, q); slots
+    that are read.
     """
 
     is_sliding = False
@@ -105,9 +118,9 @@ class SlotLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
         """Append (1, K, q, D) keys and values; return views of all (1, K, length+q, D).
 
-        A batch of rows, (k, K, q, D), is not appended but waits for ``SlotCache.keep_row``; returned are the rows'
-        (k, K, length+q, D). If ``at`` is set, the rows are of k places: they are written, and (k, K, end, D) are
-        returned.
+        A batch of rows, (k, K, q, D), is not appended but waits for ``SlotCache.keep_row``;
+        returned are the rows' (k, K, length+q, D). If ``at`` is set, the rows are of k places: they
+        are written, and (k, K, end, D) are returned.
         """
         if self.at is not None:
             places, numbers, slots, end = self.at
@@ -115,7 +128,9 @@ class SlotLayer(CacheLayerMixin):
             self.values[numbers, :, slots] = value_states.transpose(1, 2)
             return self.keys[places, :, :end], self.values[places, :, :end]
         if len(key_states) > 1:
-            return self.copies.read((self.keys, self.values), self.length, (key_states, value_states))
+            return self.copies.read(
+                (self.keys, self.values), self.length, (key_states, value_states)
+            )
         end = self.length + key_states.shape[-2]
         self.keys[:, :, self.length : end] = key_states
         self.values[:, :, self.length : end] = value_states
@@ -136,7 +151,9 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """All layers of one request, or of several. Layers of the same shape and device share one stacked buffer."""
+    """All layers of one request, or of several. Layers of the same shape and device share one
+    stacked buffer.
+    """
 
     def __init__(self, shapes: Sequence[LayerShape], requests: int = 1) -> None:
         self.shapes, self._requests = shapes, requests
@@ -161,13 +178,22 @@ class SlotCache(Cache):
         layers: Any = probe.layers
         if not layers or any(getattr(layer, "keys", None) is None for layer in layers):
             raise InputError(
-                f"model.path: the family {model.config.model_type} keeps other state than keys and values;"
-                " expected plain attention in every layer"
+                f"model.path: the family {model.config.model_type} keeps other state than keys and"
+                " values; expected plain attention in every layer"
             )
         shapes = []
         for layer in layers:
             key, value = layer.keys, layer.values
-            shapes.append(LayerShape(key.shape[1], key.shape[3], value.shape[1], value.shape[3], key.dtype, key.device))
+            shapes.append(
+                LayerShape(
+                    key.shape[1],
+                    key.shape[3],
+                    value.shape[1],
+                    value.shape[3],
+                    key.dtype,
+                    key.device,
+                )
+            )
         return cls(shapes)
 
     @property
@@ -176,7 +202,9 @@ class SlotCache(Cache):
         return self.slots[0].length
 
     def reserve(self, slots: int) -> None:
-        """Empty the cache and make room for ``slots`` tokens; after an error it has no slots until the next call."""
+        """Empty the cache and make room for ``slots`` tokens; after an error it has no slots until
+        the next call.
+        """
         self.truncate(0)
         if slots > self.capacity:
             self.allocate(-(-slots // GROWTH) * GROWTH)
@@ -202,7 +230,9 @@ class SlotCache(Cache):
         self.capacity = capacity
 
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy slots (m,) of requests to slots of the same requests, all in one operation; both may overlap."""
+        """Copy slots (m,) of requests to slots of the same requests, all in one operation; both may
+        overlap.
+        """
         for stack in self._stacks:
             at, source, target = (upload(each, stack.device) for each in (places, sources, targets))
             stack[:, at, :, target] = stack[:, at, :, source]  # copies first: no aliasing
@@ -229,12 +259,15 @@ class SlotCache(Cache):
             layer.copies.truncate(length)
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
-        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved together."""
+        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved
+        together.
+        """
         end = start + len(slots)
         if any(slot != start + place for place, slot in enumerate(slots)):
             for stack in self._stacks:
                 index = upload(slots, stack.device)
-                stack[..., start:end, :] = stack.index_select(-2, index)  # copies first: no aliasing
+                # copies first: no aliasing
+                stack[..., start:end, :] = stack.index_select(-2, index)
         self.truncate(end)
 
     def keep_row(self, row: int, count: int) -> None:
@@ -249,4 +282,6 @@ class SlotCache(Cache):
 
     def nbytes(self) -> int:
         """Bytes of all buffers, the rows' copies included."""
-        return sum(stack.nbytes for stack in self._stacks) + sum(layer.copies.nbytes() for layer in self.slots)
+        return sum(stack.nbytes for stack in self._stacks) + sum(
+            layer.copies.nbytes() for layer in self.slots
+        )

@@ -1,11 +1,13 @@
-"""The eager engine: runs any Hugging Face causal LM, with tree attention by a 4-D mask and explicit positions.
+"""The eager engine: runs any Hugging Face causal LM, with tree attention by a 4-D mask and explicit
+positions.
 
-Invariant between forwards: the cache contains every token of the context except the last one, the root.
-A forward feeds the root and N draft nodes; the accepted nodes' slots are then moved together and the rest forgotten.
-If a method needs rows, its draft is fed as a batch of rows instead, and the accepted row's slots are appended.
-In a batch of requests, a forward has one row per place, from the first to the last place that takes part, padded to the
-longest draft. The padding, and places in between that do not take part, feed any token: they write after the cached
-tokens of their place, and nobody reads it.
+Invariant between forwards: the cache contains every token of the context except the last one, the
+root. A forward feeds the root and N draft nodes; the accepted nodes' slots are then moved together
+and the rest forgotten. If a method needs rows, its draft is fed as a batch of rows instead, and the
+accepted row's slots are appended. In a batch of requests, a forward has one row per place, from the
+first to the last place that takes part, padded to the longest draft. The padding, and places in
+between that do not take part, feed any token: they write after the cached tokens of their place,
+and nobody reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from specbench.models.eager.cache import SlotCache
 from specbench.models.engine import SILENT, Engine, Laps, Verifier, inferring
 from specbench.models.family import find_windows
 from specbench.models.transfer import upload
-from specbench.models.tree import RowBatch, build_causal_mask, build_tree_mask, compute_depths, list_masked_chunks
+from specbench.models.tree import (
+    RowBatch,
+    build_causal_mask,
+    build_tree_mask,
+    compute_depths,
+    list_masked_chunks,
+)
 from specbench.models.verify import ActiveRequest, compute_gaps, cut, find_top
 from specbench.records.record import EngineKind
 from specbench.types import ROOT, Draft, Needs, Prefill, Step
@@ -45,11 +53,18 @@ class EagerBatch(SlotBatch):
         return self.cache.nbytes()
 
     @override
-    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+    def feed(
+        self, rows: PackedRows, taps: Sequence[int], wanted: int
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
         padded = PaddedRows(rows, self.lengths(), self.engine.context)
         for layer in self.cache.slots:
             device = layer.keys.device
-            layer.at = padded.places, upload(padded.numbers, device), upload(padded.slots, device), padded.end
+            layer.at = (
+                padded.places,
+                upload(padded.numbers, device),
+                upload(padded.slots, device),
+                padded.end,
+            )
         nodes = upload(padded.nodes, self.engine.device)
         ids = rows.ids.new_zeros(padded.slots.size)
         ids[nodes] = rows.ids
@@ -85,7 +100,8 @@ class EagerBatch(SlotBatch):
 class EagerRequest(ActiveRequest):
     """The last forward.
 
-    output: the model's, with logits (k, T, V) and hidden states (k, T, D); k = 1 but for a batch of rows.
+    output: the model's, with logits (k, T, V) and hidden states (k, T, D); k = 1 but for a batch of
+    rows.
     """
 
     fed: Tensor = field(init=False)  # (N+1,) int64 tokens of root and draft
@@ -94,20 +110,25 @@ class EagerRequest(ActiveRequest):
     output: Any = field(init=False)
 
     def select(self, computed: Tensor) -> Tensor:
-        """(k, T, X) of the last forward -> (N+1, X): row 0 the root, row i + 1 node i of the draft."""
+        """(k, T, X) of the last forward -> (N+1, X): row 0 the root, row i + 1 node i of the
+        draft.
+        """
         return computed[0] if self.batch is None else self.batch.collect(computed)
 
 
 class EagerEngine(Engine):
     """Drives one loaded model, one request at a time.
 
-    Hooks for a test without a model: ``run_model`` is the forward, ``commit`` keeps an accepted path.
+    Hooks for a test without a model: ``run_model`` is the forward, ``commit`` keeps an accepted
+    path.
     """
 
     kind = EngineKind.EAGER
 
     def __init__(self, model: Any, context: int, eos: frozenset[int], max_nodes: int) -> None:
-        """model: a causal LM in eval mode. context: [tokens] its limit. max_nodes: the largest draft."""
+        """model: a causal LM in eval mode. context: [tokens] its limit. max_nodes: the largest
+        draft.
+        """
         self.model = model
         self.context, self.max_nodes, self.eos = context, max_nodes, eos
         self.fed = 0
@@ -121,7 +142,9 @@ class EagerEngine(Engine):
 
     @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
-        """Empty the cache and make room for ``tokens`` and the largest draft; allocates only if it has to grow."""
+        """Empty the cache and make room for ``tokens`` and the largest draft; allocates only if it
+        has to grow.
+        """
         slots = min(tokens, self.context) + self.max_nodes + 1
         if self._kept:
             self.cache.truncate(self._kept)
@@ -135,7 +158,9 @@ class EagerEngine(Engine):
         return self._kept
 
     @torch.inference_mode()
-    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+    def start(
+        self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps
+    ) -> Prefill:
         request = self.request = EagerRequest(needs, laps)
         request.walk = walk
         self.reserve(len(prompt) + limit)
@@ -150,7 +175,9 @@ class EagerEngine(Engine):
         return request.emit_first(*self._read(ids[:, last], needs))
 
     def _read(self, ids: Tensor, needs: Needs) -> tuple[Tensor, dict[int, Tensor]]:
-        """A chunk of a prompt (1, m): logits (m, V), of its last row alone (1, V), and layer -> (m, D)."""
+        """A chunk of a prompt (1, m): logits (m, V), of its last row alone (1, V), and layer -> (m,
+        D).
+        """
         output = self.run_model(ids, None, (), 0 if needs.prompt_topk else 1, bool(needs.hidden))
         return output.logits[0], {layer: output.hidden_states[layer][0] for layer in needs.hidden}
 
@@ -159,7 +186,8 @@ class EagerEngine(Engine):
         request = self.request
         request.take(draft, self.max_nodes)
         parents, depths = request.host_parents, compute_depths(request.host_parents)
-        if isinstance(draft.tokens, Tensor):  # drafted on the device: they come back with the picks, in one read
+        # drafted on the device: they come back with the picks, in one read
+        if isinstance(draft.tokens, Tensor):
             fed = torch.cat([upload([request.root], self.device), draft.tokens.to(self.device)])
         else:
             fed = upload([request.root, *draft.tokens], self.device)
@@ -168,7 +196,10 @@ class EagerEngine(Engine):
         block: Tensor = fed[None]
         given: tuple[Sequence[int], Sequence[int]] = parents, depths
         if batch is not None:
-            block, given = batch.lay_out(fed), (range(ROOT, batch.width - 1), range(1, batch.width + 1))
+            block, given = (
+                batch.lay_out(fed),
+                (range(ROOT, batch.width - 1), range(1, batch.width + 1)),
+            )
         request.output = self.run_model(block, *given, 0, bool(request.needs.hidden))
         self.fed = block.numel()
         request.laps.lap("forward")
@@ -181,14 +212,18 @@ class EagerEngine(Engine):
         request.topk = find_top(logits, needs.node_topk)  # enqueued before the device is waited for
         given: Any = {
             "fed": request.fed if needs.node_topk or needs.hidden else None,
-            "hidden": {layer: request.select(output.hidden_states[layer]) for layer in needs.hidden},
+            "hidden": {
+                layer: request.select(output.hidden_states[layer]) for layer in needs.hidden
+            },
         }
         path, tokens, kept = request.verify(logits, [0, *request.depths], request.fed, late)
         emitted, done = cut(tokens, self.eos, left)
         self.commit(path[: len(emitted) - 1])
         request.laps.lap("verify")
         request.output = None
-        return request.close_step(emitted, path, done, kept and len(emitted) == len(tokens), **given)
+        return request.close_step(
+            emitted, path, done, kept and len(emitted) == len(tokens), **given
+        )
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the keys and values of the root and the accepted path, forget the other nodes'."""
@@ -218,15 +253,26 @@ class EagerEngine(Engine):
         return EagerBatch(self, requests, tokens, laps)
 
     def run_model(
-        self, tokens: Tensor, parents: Sequence[int] | None, depths: Sequence[int], last: int, want_hidden: bool
+        self,
+        tokens: Tensor,
+        parents: Sequence[int] | None,
+        depths: Sequence[int],
+        last: int,
+        want_hidden: bool,
     ) -> Any:
         """Call the model over (k, T) tokens, the same tree of them in each of the k rows.
 
-        parents: None = the next chunk of a prompt. depths: of ``parents``. last: number of rows with logits, 0 = all.
+        parents: None = the next chunk of a prompt. depths: of ``parents``. last: number of rows
+        with logits, 0 = all.
         """
         length, past = tokens.shape[1], self.cache.length
-        at = range(past, past + length) if parents is None else [past, *(past + depth for depth in depths)]
-        end = self.context - 1  # nodes beyond the context can never be accepted, but their position must exist
+        at = (
+            range(past, past + length)
+            if parents is None
+            else [past, *(past + depth for depth in depths)]
+        )
+        # nodes beyond the context can never be accepted, but their position must exist
+        end = self.context - 1
         positions = upload([[min(place, end) for place in at]], self.device)
         mask = self._mask(length, parents, depths, past)
         if parents is not None:
@@ -234,9 +280,17 @@ class EagerEngine(Engine):
         return self.call_model(tokens, positions, mask, self.cache, last, want_hidden)
 
     def call_model(
-        self, tokens: Tensor, positions: Tensor, mask: Any, cache: Cache, last: int, want_hidden: bool
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Any,
+        cache: Cache,
+        last: int,
+        want_hidden: bool,
     ) -> Any:
-        """The library's forward. tokens: (k, T). positions: (k, T) or (1, T). mask, last: see ``run_model``."""
+        """The library's forward. tokens: (k, T). positions: (k, T) or (1, T). mask, last: see
+        ``run_model``.
+        """
         if self._moves:
             self._moves.forget()
         return self.model(
@@ -249,8 +303,12 @@ class EagerEngine(Engine):
             output_hidden_states=want_hidden,
         )
 
-    def _mask(self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int) -> Any:
-        """One mask, or one a kind of layer; None where causal attention over everything is meant: the fastest path."""
+    def _mask(
+        self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int
+    ) -> Any:
+        """One mask, or one a kind of layer; None where causal attention over everything is meant:
+        the fastest path.
+        """
         plain = length == 1 or (parents is None and not past)
         if plain and list(self.windows.values()) == [None]:
             return None
@@ -267,12 +325,14 @@ class EagerEngine(Engine):
 class DeviceMoves:
     """Layers on several devices: mask, positions and rotation are moved to a device once a forward.
 
-    The library's hooks would move them for each layer. Here the first layer of a device moves them for the next ones.
+    The library's hooks would move them for each layer. Here the first layer of a device moves them
+    for the next ones.
     """
 
     def __init__(self, layers: nn.ModuleList) -> None:
         """layers: those of the model, each with the library's hook, which has its device."""
-        self._moved: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}  # the first one keeps its id in use
+        # the first one keeps its id in use
+        self._moved: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
         for layer in layers:
             layer.register_forward_pre_hook(self._move_inputs, with_kwargs=True)
 
@@ -282,7 +342,11 @@ class DeviceMoves:
         if len(set(getattr(model, "hf_device_map", {}).values())) < 2:
             return None
         count = model.config.get_text_config().num_hidden_layers
-        lists = (each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count)
+        lists = (
+            each
+            for each in model.modules()
+            if isinstance(each, nn.ModuleList) and len(each) == count
+        )
         layers = next(lists, None)
         return cls(layers) if layers is not None else None
 
@@ -290,7 +354,9 @@ class DeviceMoves:
         """Forget the tensors of the last forward."""
         self._moved.clear()
 
-    def _move_inputs(self, layer: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _move_inputs(
+        self, layer: Any, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         hook = getattr(layer, "_hf_hook", None)
         place = getattr(hook, "execution_device", None)
         if place is None:

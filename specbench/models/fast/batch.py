@@ -1,8 +1,10 @@
-"""Batches of the fast engine: packed rows of several requests, by compiled code, by torch, or recorded.
+"""Batches of the fast engine: packed rows of several requests, by compiled code, by torch, or
+recorded.
 
-Where our kernel attends, a step of a batch is two recorded calls, as a step of one request is: the forward over a frame
-of packed rows, and acceptance. A frame is of a total number of rows, whoever takes part: which rows are whose, where
-their context is and which tile of attention reads it is content of its buffers, sent in one copy.
+Where our kernel attends, a step of a batch is two recorded calls, as a step of one request is: the
+forward over a frame of packed rows, and acceptance. A frame is of a total number of rows, whoever
+takes part: which rows are whose, where their context is and which tile of attention reads it is
+content of its buffers, sent in one copy.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from specbench.models.transfer import upload
 from specbench.models.verify import explain_infinite, read_with_top
 from specbench.types import ROOT, CaseError, Draft, Step, TopK
 
-# Rows of a batch's forwards beyond those of one draft. More are not recorded: computing takes longer than launching.
+# Rows of a batch's forwards beyond those of one draft. More are not recorded: computing takes
+# longer than launching.
 WIDE = (512, 768, 1024)
 ON_HOST = (range, list)  # the parents of a draft
 FAR = 1 << 30  # [positions] a window that no row leaves
@@ -41,7 +44,9 @@ FAR = 1 << 30  # [positions] a window that no row leaves
 class PackedOutcomes(Outcomes):
     """The outcomes of greedy requests, from one list of numbers: a step is made when it is read."""
 
-    def __init__(self, numbers: list[int], requests: int, total: int = 0, failed: int = 0, ended: int = 0) -> None:
+    def __init__(
+        self, numbers: list[int], requests: int, total: int = 0, failed: int = 0, ended: int = 0
+    ) -> None:
         """Numbers and the sums after them: of ``CompiledForward.accept_packed``."""
         self.steps, self.errors = [], {}
         self._numbers, self._requests, self._total, self.failed = numbers, requests, total, failed
@@ -49,7 +54,9 @@ class PackedOutcomes(Outcomes):
 
     def explain(self, error: CaseError) -> None:
         """Enter the error of the requests that failed."""
-        self.errors = {number: error for number in range(self._requests) if not self._numbers[number]}
+        self.errors = {
+            number: error for number in range(self._requests) if not self._numbers[number]
+        }
 
     @override
     def __len__(self) -> int:
@@ -65,7 +72,9 @@ class PackedOutcomes(Outcomes):
         return Step(root, tuple(found[1]), tuple(found[0]), bool(done))
 
     def read(self, number: int) -> tuple[list[int], list[int]] | None:
-        """Return the accepted nodes of a request and the tokens that it emits; None if its logits are not finite."""
+        """Return the accepted nodes of a request and the tokens that it emits; None if its logits
+        are not finite.
+        """
         numbers, apart = self._numbers, self._requests
         if not (count := numbers[number]):
             return None
@@ -89,7 +98,8 @@ class PackedOutcomes(Outcomes):
 
 
 class Company:
-    """The requests of plain steps, one after the other, and their state, which their handles have only after ``save``.
+    """The requests of plain steps, one after the other, and their state, which their handles have
+    only after ``save``.
 
     firsts: (B,) of each the first of its slots. state: (3, B), see ``kernels.pack``.
     """
@@ -107,7 +117,9 @@ class Company:
     def load(self) -> None:
         """Read the state from the handles."""
         if not self._loaded:
-            self.state[:] = np.array([(each.root, each.length, each.left) for each in self.handles]).T
+            self.state[:] = np.array(
+                [(each.root, each.length, each.left) for each in self.handles]
+            ).T
             self._loaded = True
 
     def save(self) -> None:
@@ -137,7 +149,9 @@ class FastBatch(SlotBatch):
         return cache
 
     @override
-    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+    def feed(
+        self, rows: PackedRows, taps: Sequence[int], wanted: int
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
         engine, handle, alone = self.engine, rows.handles[0], len(rows.handles) == 1
         long = alone and len(rows) > SHORT
         self._layout = None
@@ -145,19 +159,27 @@ class FastBatch(SlotBatch):
             self._layout = engine.compiled.lay_out(rows, self.room)
             return engine.compiled.feed_packed(self.cache, self._layout, wanted, taps)
         fresh = alone and handle.length == 0
-        inputs = engine.list_prompt_inputs(rows.ids, handle.place * self.room) if fresh else iter([self._lay_out(rows)])
+        inputs = (
+            engine.list_prompt_inputs(rows.ids, handle.place * self.room)
+            if fresh
+            else iter([self._lay_out(rows)])
+        )
         states, hidden = read_prompt(engine.compact, self.cache, inputs, len(rows), tuple(taps))
         return engine.compact.head(states[-wanted:]), hidden
 
     @override
-    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
+    def accept_all(
+        self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None
+    ) -> Verified | None:
         compiled, layout = self.engine.compiled, self._layout
         if compiled is None or layout is None:
             return None
         for number, handle in enumerate(rows.handles):
             if handle.draft.passenger is not None:
                 part = rows.slice_of(number)
-                layout.reach[part] = mark_reach(layout.reach[part], rows.parents[number], handle.draft.passenger)
+                layout.reach[part] = mark_reach(
+                    layout.reach[part], rows.parents[number], handle.draft.passenger
+                )
         state = np.full((3, len(rows.handles)), UNLIMITED)
         numbers = compiled.accept_packed(logits, layout, self.cache, picks, state)[0]
         outcomes = PackedOutcomes(numbers, state.shape[1])
@@ -171,13 +193,24 @@ class FastBatch(SlotBatch):
         if company is None or handles != company.handles:
             self.sync()
             company = self._company = Company(handles, self.room)
-        most, whole, counts, tokens, parents = 0, self.engine.max_nodes, list[int](), list[int](), list[int]()
+        most, whole, counts, tokens, parents = (
+            0,
+            self.engine.max_nodes,
+            list[int](),
+            list[int](),
+            list[int](),
+        )
         for draft in drafts if company.fits else ():
             if draft is None or not (nodes := len(own := draft.tokens)):
                 counts.append(0)
                 continue
             above = draft.parents
-            if type(own) is not list or type(above) not in ON_HOST or nodes != len(above) or nodes > whole:
+            if (
+                type(own) is not list
+                or type(above) not in ON_HOST
+                or nodes != len(above)
+                or nodes > whole
+            ):
                 break
             if draft.passenger is not None or draft.probs is not None:
                 break
@@ -190,7 +223,9 @@ class FastBatch(SlotBatch):
             return False
         self._laps.lap("prepare")
         company.load()
-        self._layout = layout = compiled.pack([*counts, *tokens, *parents], most, company.firsts, company.state)
+        self._layout = layout = compiled.pack(
+            [*counts, *tokens, *parents], most, company.firsts, company.state
+        )
         if not layout.depth:
             self.sync()
             return False
@@ -205,7 +240,9 @@ class FastBatch(SlotBatch):
         assert compiled is not None
         assert company is not None
         assert layout is not None
-        numbers, *sums = compiled.accept_packed(self._logits, layout, self.cache, None, company.state, self._eos)
+        numbers, *sums = compiled.accept_packed(
+            self._logits, layout, self.cache, None, company.state, self._eos
+        )
         outcomes = PackedOutcomes(numbers, len(company.handles), *sums)
         if outcomes.failed:
             outcomes.explain(explain_infinite(self._logits.dtype))
@@ -263,18 +300,19 @@ def _on_host(values: Sequence[int] | Tensor) -> Sequence[int]:
 class PackedFrame:
     """The buffers of a forward over ``width`` packed rows, whoever takes part.
 
-    Rows after those of the requests are padding: they see nothing, and write to the slot after all places.
-    ids, parents, firsts, past, slots, free: (width,) int64 of each row its token, the row that it hangs from, its
-    request's root, the root's position, its cache slot, and 0 where it is never accepted.
-    spans: (requests, 2) int64 first row and rows of each request. tiles, items: see ``TreeMask``.
-    depths, positions, bits: computed from these. bits: by sliding window.
-    deepest: the most rows of one request.
-    logits: (width, V) memory of a recorded forward's result; None: it is not recorded.
+    Rows after those of the requests are padding: they see nothing, and write to the slot after all
+    places. ids, parents, firsts, past, slots, free: (width,) int64 of each row its token, the row
+    that it hangs from, its request's root, the root's position, its cache slot, and 0 where it is
+    never accepted. spans: (requests, 2) int64 first row and rows of each request. tiles, items: see
+    ``TreeMask``. depths, positions, bits: computed from these. bits: by sliding window. deepest:
+    the most rows of one request. logits: (width, V) memory of a recorded forward's result; None: it
+    is not recorded.
     """
 
     def __init__(self, width: int, places: RecordedPlaces, logits: Tensor | None = None) -> None:
         """places: whose requests are fed."""
-        from specbench.models.fast.kernels.tree_attention import choose_tile  # needs Triton, as below
+        # needs Triton, as below
+        from specbench.models.fast.kernels.tree_attention import choose_tile
 
         engine, device = places.engine, places.engine.device
         self.width, self.logits, self._places = width, logits, places
@@ -294,8 +332,12 @@ class PackedFrame:
         )  # fmt: skip
         self.ids, self.parents, self.firsts, self.past, self.slots, self.free = rows.unbind()
         own, zeros = np.arange(width), np.zeros(width, dtype=np.int64)
-        self._padding = np.stack([zeros, own, own, zeros, zeros + places.requests * places.room, zeros + 1])
-        self.depths, self.positions = (torch.zeros(width, dtype=torch.int64, device=device) for _ in range(2))
+        self._padding = np.stack(
+            [zeros, own, own, zeros, zeros + places.requests * places.room, zeros + 1]
+        )
+        self.depths, self.positions = (
+            torch.zeros(width, dtype=torch.int64, device=device) for _ in range(2)
+        )
         words = 1 << (count_words(self.deepest) - 1).bit_length()
         self.bits = {window: torch.zeros(width, words, dtype=torch.int32, device=device)
                      for window in engine.windows.values()}  # fmt: skip
@@ -306,21 +348,35 @@ class PackedFrame:
         for handle in handles:
             tokens += [handle.root, *_on_host(handle.draft.tokens)]
             above += [ROOT, *_on_host(handle.parents)]
-        about = [(handle.place * self._places.room, handle.length, 1 + len(handle.draft)) for handle in handles]
+        about = [
+            (handle.place * self._places.room, handle.length, 1 + len(handle.draft))
+            for handle in handles
+        ]
         starts, lengths, counts = np.array(about, dtype=np.int64).reshape(-1, 3).T
         roots, count, hung = np.cumsum(counts) - counts, len(above), np.array(above, dtype=np.int64)
         number = np.repeat(np.arange(len(handles)), counts)
         own, first = np.arange(count) - roots[number], roots[number]
         self._rows[:] = self._padding
-        self._rows[:5, :count] = tokens, hung + 1 + first, first, lengths[number], (starts + lengths)[number] + own
-        drafted = [slice(root + 1, root + rows) for root, rows in zip(roots.tolist(), counts.tolist(), strict=True)]
+        self._rows[:5, :count] = (
+            tokens,
+            hung + 1 + first,
+            first,
+            lengths[number],
+            (starts + lengths)[number] + own,
+        )
+        drafted = [
+            slice(root + 1, root + rows)
+            for root, rows in zip(roots.tolist(), counts.tolist(), strict=True)
+        ]
         for handle, part in zip(handles, drafted, strict=True):
             if handle.draft.passenger is not None:
                 self._rows[5, part] = np.logical_not(handle.draft.passenger)
         self._spans[:] = 0
         self._spans[: len(handles)] = np.stack([roots, counts], 1)
         padding = self._padding[4, 0], 0, 0, count, self.width - count
-        self._enter_tiles(np.vstack([np.stack([starts, lengths, counts, roots, counts], 1), padding]))
+        self._enter_tiles(
+            np.vstack([np.stack([starts, lengths, counts, roots, counts], 1), padding])
+        )
         self._sent.send()
         for handle, part in zip(handles, drafted, strict=True):
             if isinstance(handle.draft.tokens, Tensor):
@@ -333,7 +389,9 @@ class PackedFrame:
         groups[:, 3:] *= self._places.engine.compact.groups
         pieces = -(-groups[:, 4] // self.items)
         tiles = np.repeat(groups, pieces, axis=0)
-        before = self.items * (np.arange(len(tiles)) - np.repeat(np.cumsum(pieces) - pieces, pieces))
+        before = self.items * (
+            np.arange(len(tiles)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        )
         tiles[:, 3] += before
         tiles[:, 4] = np.minimum(tiles[:, 4] - before, self.items)
         self._tiles[len(tiles) :] = 0
@@ -346,15 +404,26 @@ class PackedFrame:
         engine, masks = self._places.engine, dict[str, TreeMask]()
         assert engine.attend is not None
         for window, bits in self.bits.items():
-            lay_out(self.parents, self.firsts, self.past, self.depths, self.positions, bits, window or FAR)
+            lay_out(
+                self.parents,
+                self.firsts,
+                self.past,
+                self.depths,
+                self.positions,
+                bits,
+                window or FAR,
+            )
         for kind, window in engine.windows.items():
             given = self.past, self.depths, self.bits[window], window
-            masks[kind] = TreeMask(engine.attend, *given, None, self.tiles, self.items, self._places.room)
+            masks[kind] = TreeMask(
+                engine.attend, *given, None, self.tiles, self.items, self._places.room
+            )
         return ForwardInput(self.ids, self.positions, self.slots, slots, masks)
 
 
 class RecordedPlaces:
-    """The cache of a batch with ``requests`` places of ``room`` slots, and the frames and recordings that use it.
+    """The cache of a batch with ``requests`` places of ``room`` slots, and the frames and
+    recordings that use it.
 
     They outlive the batch, since recording takes longer than many steps.
     """
@@ -366,7 +435,9 @@ class RecordedPlaces:
         widths = engine.buckets.widths
         widths += tuple(size for size in WIDE if widths and size > widths[-1])
         self._buckets = replace(engine.buckets, widths=widths)
-        self.frames = Frames(partial(PackedFrame, places=self), self._buckets, engine.compact.head.weight)
+        self.frames = Frames(
+            partial(PackedFrame, places=self), self._buckets, engine.compact.head.weight
+        )
         # Their own memory, as the engine's.
         self.graphs, self.acceptances = Graphs(engine.device), Graphs(engine.device)
         self._prepared: set[tuple[tuple[int, ...], bool]] = set()
@@ -405,13 +476,17 @@ class RecordedPlaces:
         found = call() if frame.logits is None else self.graphs.run((frame.width, taps), call)
         return found
 
-    def _compute(self, frame: PackedFrame, taps: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
+    def _compute(
+        self, frame: PackedFrame, taps: tuple[int, ...]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         compact = self.engine.compact
         states, hidden = compact(frame.make_input(self.requests * self.room + 1), self.cache, taps)
         return compact.head(states, frame.logits), hidden
 
     def accept(self, frame: PackedFrame, logits: Tensor) -> Tensor:
-        """Enqueue acceptance and the move of all accepted paths; returns ``found`` of ``packed_rows.accept_rows``."""
+        """Enqueue acceptance and the move of all accepted paths; returns ``found`` of
+        ``packed_rows.accept_rows``.
+        """
         from specbench.models.fast.kernels.packed_rows import accept
 
         rows = frame.ids, frame.parents, frame.free, frame.slots
@@ -421,7 +496,9 @@ class RecordedPlaces:
 
 
 class RecordedBatch(FastBatch):
-    """A batch whose steps are recorded on a GPU. Prompts are read in chunks that are not recorded."""
+    """A batch whose steps are recorded on a GPU. Prompts are read in chunks that are not
+    recorded.
+    """
 
     lays_out = True
 
@@ -443,18 +520,23 @@ class RecordedBatch(FastBatch):
         bounds = [0, *accumulate(1 + len(handle.draft) for handle in handles)]
         self._frame = self._places.find_frame(bounds[-1])
         self._frame.fill(handles)
-        parents = [_on_host(handle.parents) for handle in handles]  # not read where they stay on the device
+        # not read where they stay on the device
+        parents = [_on_host(handle.parents) for handle in handles]
         return PackedRows(handles, parents, bounds, self._frame.ids[: bounds[-1]])
 
     @override
-    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+    def feed(
+        self, rows: PackedRows, taps: Sequence[int], wanted: int
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
         if rows is not self._rows:  # of a prompt
             return super().feed(rows, taps, wanted)
         logits, hidden = self._places.feed(self._frame, tuple(taps))
         return logits[: len(rows)], {tap: states[: len(rows)] for tap, states in hidden.items()}
 
     @override
-    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
+    def accept_all(
+        self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None
+    ) -> Verified | None:
         if picks is not None:
             return None
         frame = self._frame
@@ -462,7 +544,9 @@ class RecordedBatch(FastBatch):
         on_device = [isinstance(handle.parents, Tensor) for handle in rows.handles]
         if any(on_device):
             parts.append(frame.parents)
-        (found, *above), top = read_with_top(parts, top, any(handle.asked.read_topk for handle in rows.handles))
+        (found, *above), top = read_with_top(
+            parts, top, any(handle.asked.read_topk for handle in rows.handles)
+        )
         numbers, nodes = [*map(int, found)], frame.spans.numel()
         for number, handle in enumerate(rows.handles):
             if on_device[number]:

@@ -1,7 +1,7 @@
 """Keys and values in one tensor, so that one operation moves an accepted path in every layer.
 
-``StaticKV`` is the cache of the target. ``SharedKV`` is the cache of a draft model: one or several requests have places
-in its memory.
+``StaticKV`` is the cache of the target. ``SharedKV`` is the cache of a draft model: one or several
+requests have places in its memory.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ from torch import Tensor
 from specbench.models.fast.graphs import Graphs
 from specbench.models.transfer import stored, upload
 
-GROWTH = 256  # [slots] capacity grows in multiples of this, so that requests of similar length share one allocation
+# [slots] capacity grows in multiples of this, so that requests of similar length share one
+# allocation
+GROWTH = 256
 
 
 class StaticKV:
-    """Slots for tokens, written by index and read as views; the engine counts which of them are in use.
+    """Slots for tokens, written by index and read as views; the engine counts which of them are in
+    use.
 
-    whole: (layers, 2K, slots, size) all slots; of each layer the heads of the keys, then those of the values.
-    array: the same memory for compiled code, on a CPU.
+    whole: (layers, 2K, slots, size) all slots; of each layer the heads of the keys, then those of
+    the values. array: the same memory for compiled code, on a CPU.
     """
 
-    def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         """heads: of keys (K). size: of a head."""
         self._shape = (layers, heads, size)
         self._options: Any = {"dtype": dtype, "device": device}
@@ -41,9 +46,11 @@ class StaticKV:
         self.capacity = capacity  # [slots]
 
     def reserve(self, slots: int, keep: int = 0) -> bool:
-        """Make room for ``slots``; True if the memory has moved. The content of the first ``keep`` slots is kept.
+        """Make room for ``slots``; True if the memory has moved. The content of the first ``keep``
+        slots is kept.
 
-        If the allocation fails, the error is torch's, and the cache has no slots until the next call.
+        If the allocation fails, the error is torch's, and the cache has no slots until the next
+        call.
         """
         if slots <= self.capacity:
             return False
@@ -55,7 +62,9 @@ class StaticKV:
         return True
 
     def read(self, length: int, first: int = 0) -> tuple[Tensor, ...]:
-        """Return views (1, K, length, size) of slots from ``first`` on: layer by layer the keys, then the values."""
+        """Return views (1, K, length, size) of slots from ``first`` on: layer by layer the keys,
+        then the values.
+        """
         return self._all.narrow(3, first, length).unbind(0)
 
     def clear(self, first: int = 0) -> None:
@@ -73,9 +82,13 @@ class StaticKV:
 
 
 class SharedKV(StaticKV):
-    """One memory of the requests of a draft model, each with ``room`` slots, so that one forward feeds all of them."""
+    """One memory of the requests of a draft model, each with ``room`` slots, so that one forward
+    feeds all of them.
+    """
 
-    def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         super().__init__(layers, heads, size, dtype, device)
         self.room = 0
         self._places: list[CachedPlace] = []
@@ -86,8 +99,13 @@ class SharedKV(StaticKV):
         return self._places[-1]
 
     def make_room(self, slots: int) -> None:
-        """Make room for ``slots`` in each place; cached tokens stay, also if there is not enough memory."""
-        room, count = max(self.room, -(-slots // GROWTH) * GROWTH), 1 << (len(self._places) - 1).bit_length()
+        """Make room for ``slots`` in each place; cached tokens stay, also if there is not enough
+        memory.
+        """
+        room, count = (
+            max(self.room, -(-slots // GROWTH) * GROWTH),
+            1 << (len(self._places) - 1).bit_length(),
+        )
         cached = {place: self.whole[:, :, place.base : place.base + place.length]
                   for place in self._places if place.length}  # fmt: skip
         for place in self._places:
@@ -101,7 +119,8 @@ class SharedKV(StaticKV):
 
 
 class CachedPlace:
-    """The cache of one request in a shared memory, which begins at ``base``; its first ``length`` slots are cached.
+    """The cache of one request in a shared memory, which begins at ``base``; its first ``length``
+    slots are cached.
 
     graphs: recorded calls on it; they are dropped when the memory moves.
     """
@@ -128,7 +147,9 @@ class CachedPlace:
         self.length = length
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
-        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved together."""
+        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved
+        together.
+        """
         if any(slot != start + place for place, slot in enumerate(slots)):
             device, first = self.memory.whole.device, self.base + start
             source = upload([self.base + slot for slot in slots], device)

@@ -1,10 +1,10 @@
 """The forward of the Llama family on flat rows of tokens, reduced to what a decode step needs.
 
-Written for steps of 1 to some 400 tokens over one request's context, where launching operations costs more than running
-them: q, k and v in one product, gate and up in another, both rotations and the identity on v in one multiplication,
-one write of keys and values a layer. No shape depends on the draft, so the same lines are captured into a CUDA graph.
-Weights come from the library's model. Touvron et al. 2023 (Llama), Jiang et al. 2023 (Mistral), Yang et al. 2024
-(Qwen2).
+Written for steps of 1 to some 400 tokens over one request's context, where launching operations
+costs more than running them: q, k and v in one product, gate and up in another, both rotations and
+the identity on v in one multiplication, one write of keys and values a layer. No shape depends on
+the draft, so the same lines are captured into a CUDA graph. Weights come from the library's model.
+Touvron et al. 2023 (Llama), Jiang et al. 2023 (Mistral), Yang et al. 2024 (Qwen2).
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from specbench.models.family import find_head_size, find_windows, list_attention
 from specbench.models.fast.attention import attend_behind
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.masks import PlacesMask, TreeMask
-from specbench.models.fast.operations import Linear, Norm, Normed, Product, Rotate, SmallOps, Unscaled
+from specbench.models.fast.operations import (
+    Linear,
+    Norm,
+    Normed,
+    Product,
+    Rotate,
+    SmallOps,
+    Unscaled,
+)
 from specbench.models.transfer import upload
 from specbench.models.tree import build_causal_mask, list_chunks, list_masked_chunks
 
@@ -48,8 +56,9 @@ class ForwardInput:
     """The input of a forward over n rows: tokens, positions, cache slots and masks.
 
     ids, positions, slots: (n,) int64.
-    masks: attention kind -> additive (groups * n, length), or lengths and bits; None = all keys that are read.
-    prompt: a chunk of a prompt; masks are (n, length) then, None = causal. On a GPU such a chunk is the first one.
+    masks: attention kind -> additive (groups * n, length), or lengths and bits; None = all keys
+    that are read. prompt: a chunk of a prompt; masks are (n, length) then, None = causal. On a GPU
+    such a chunk is the first one.
     """
 
     ids: Tensor
@@ -69,7 +78,11 @@ def explain_unsupported(config: Any) -> str | None:
     if getattr(text, "hidden_act", "silu") != "silu":
         return f"its activation is {text.hidden_act}, not silu"
     rope = getattr(text, "rope_parameters", None) or {}
-    if rope.get("partial_rotary_factor", getattr(text, "partial_rotary_factor", None)) not in (None, 1, 1.0):
+    if rope.get("partial_rotary_factor", getattr(text, "partial_rotary_factor", None)) not in (
+        None,
+        1,
+        1.0,
+    ):
         return "only a part of each head is rotated"
     if getattr(config, "quantization_config", None):
         return "its weights are quantised"
@@ -77,7 +90,9 @@ def explain_unsupported(config: Any) -> str | None:
 
 
 def explain_unfit(model: Any) -> str | None:
-    """Explain why this forward cannot run a loaded model: its configuration, or modules unlike the library's."""
+    """Explain why this forward cannot run a loaded model: its configuration, or modules unlike the
+    library's.
+    """
     if reason := explain_unsupported(model.config):
         return reason
     home = f"transformers.models.{model.config.get_text_config().model_type}."
@@ -96,11 +111,13 @@ def explain_unfit(model: Any) -> str | None:
 class CompactModel:
     """The weights of one loaded model, on one device and in one dtype, and its forward."""
 
-    def __init__(self, model: Any, positions: int, limit: int, pack: bool, small: type[SmallOps] = SmallOps) -> None:
+    def __init__(
+        self, model: Any, positions: int, limit: int, pack: bool, small: type[SmallOps] = SmallOps
+    ) -> None:
         """Take the weights of the library's model, in eval mode.
 
-        positions: rows of the rotary table; those from ``limit`` on equal the last one before it. pack: see
-        ``Linear``. small: the operations between products.
+        positions: rows of the rotary table; those from ``limit`` on equal the last one before it.
+        pack: see ``Linear``. small: the operations between products.
         """
         text = model.config.get_text_config()
         body, head = model.model, model.get_output_embeddings()
@@ -112,16 +129,21 @@ class CompactModel:
         self.windows = find_windows(model.config)
         kinds = list_attention_kinds(model.config)
         linear = partial(small.linear, pack=pack)
-        self.layers = [_layer(each, kind, linear) for each, kind in zip(body.layers, kinds, strict=True)]
+        self.layers = [
+            _layer(each, kind, linear) for each, kind in zip(body.layers, kinds, strict=True)
+        ]
         self.norm = _norm(body.norm)
         self.head = linear([head])
         cos, sin = self._rotary(body.rotary_emb, positions, limit)
         self.small = small(cos, sin, self.query_heads, self.key_heads)
-        # In half precision torch's CPU kernel takes several times longer for one row than for the same row twice.
+        # In half precision torch's CPU kernel takes several times longer for one row than for the
+        # same row twice.
         self._twice = self.device.type == "cpu" and self.dtype in (torch.bfloat16, torch.float16)
 
     def _rotary(self, module: Any, positions: int, limit: int) -> tuple[Tensor, Tensor]:
-        """(positions, size) each, scaling included; the sine carries the sign of the half it is multiplied with."""
+        """(positions, size) each, scaling included; the sine carries the sign of the half it is
+        multiplied with.
+        """
         places = torch.arange(positions, device=self.device).clamp(max=limit - 1)
         cos, sin = module(self.embedding[:1], places[None])
         sign = torch.ones(self.size, dtype=self.dtype, device=self.device)
@@ -135,7 +157,8 @@ class CompactModel:
     def __call__(
         self, rows: ForwardInput, cache: StaticKV, taps: Collection[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Feed rows; returns their states after the final norm (n, D), and the hidden states of ``taps``.
+        """Feed rows; returns their states after the final norm (n, D), and the hidden states of
+        ``taps``.
 
         taps: 0 = the embeddings, i = after layer i, L = after the final norm.
         """
@@ -153,7 +176,9 @@ class CompactModel:
             hidden, normed = self.small.add_product(hidden, layer.down, gated, behind)
             if number + 1 in taps:
                 tapped[number + 1] = hidden
-        tapped[len(self.layers)] = normed = normed.scale() if isinstance(normed, Unscaled) else normed
+        tapped[len(self.layers)] = normed = (
+            normed.scale() if isinstance(normed, Unscaled) else normed
+        )
         return normed, {tap: tapped[tap] for tap in taps}
 
     def _attend(
@@ -166,8 +191,12 @@ class CompactModel:
         keys: Tensor,
         values: Tensor,
     ) -> Tensor:
-        """(n, H * size): the heads' results. slots: this layer's keys and values, (2K, slots, size), written here."""
-        query = self.small.project(layer.qkv, layer.heads, normed, rotate, rows.positions, slots, rows.slots)
+        """(n, H * size): the heads' results. slots: this layer's keys and values, (2K, slots,
+        size), written here.
+        """
+        query = self.small.project(
+            layer.qkv, layer.heads, normed, rotate, rows.positions, slots, rows.slots
+        )
         mask = rows.masks[layer.kind]
         if mask is None or isinstance(mask, Tensor):
             mixed = (self._prompt if rows.prompt else self._draft)(query, keys, values, mask)
@@ -182,10 +211,16 @@ class CompactModel:
         rows, shared = query.transpose(0, 1)[None], self.groups > 1
         if mask is None and keys.shape[2] > len(query):
             return attend_behind(rows, keys, values)[0].transpose(0, 1)
-        if shared and mask is not None:  # on a GPU only the kernel that writes all scores would share keys by a mask
+        # on a GPU only the kernel that writes all scores would share keys by a mask
+        if shared and mask is not None:
             keys, values = (each.repeat_interleave(self.groups, 1) for each in (keys, values))
         mixed = functional.scaled_dot_product_attention(
-            rows, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=shared and mask is None
+            rows,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            enable_gqa=shared and mask is None,
         )
         return mixed[0].transpose(0, 1)
 
@@ -226,24 +261,36 @@ def _norm(module: Any) -> Norm:
 
 
 def list_prompt_inputs(
-    ids: Tensor, windows: Mapping[str, int | None], dtype: torch.dtype, start: int, context: int, past: int = 0
+    ids: Tensor,
+    windows: Mapping[str, int | None],
+    dtype: torch.dtype,
+    start: int,
+    context: int,
+    past: int = 0,
 ) -> Iterator[ForwardInput]:
-    """List the forwards that read a prompt's last tokens (n,), after its first ``past``, into slots from ``start`` on.
+    """List the forwards that read a prompt's last tokens (n,), after its first ``past``, into slots
+    from ``start`` on.
 
-    On a CPU, and where a mask is needed, by a sliding window or by tokens before them, they are read in chunks; else by
-    one forward.
-    windows: attention kind -> sliding window [positions]. context: [tokens] of the model; later tokens are at its last
-    position.
+    On a CPU, and where a mask is needed, by a sliding window or by tokens before them, they are
+    read in chunks; else by one forward. windows: attention kind -> sliding window [positions].
+    context: [tokens] of the model; later tokens are at its last position.
     """
     count = past + len(ids)
     host = ids.device.type == "cpu"  # of ``attend_behind``, which needs no mask
-    masked = any(window is not None and window < count for window in windows.values()) or (past > 0 and not host)
+    masked = any(window is not None and window < count for window in windows.values()) or (
+        past > 0 and not host
+    )
     unmasked = list_chunks(count, past) if host else [slice(0, count)]
     for part in list_masked_chunks(count, past) if masked else unmasked:
-        places, masks = torch.arange(part.start, part.stop, device=ids.device), dict[str, Tensor | None]()
+        places, masks = (
+            torch.arange(part.start, part.stop, device=ids.device),
+            dict[str, Tensor | None](),
+        )
         for kind, window in windows.items():
             causal = (host or part.start == 0) and (window is None or window >= part.stop)
-            built = None if causal else build_causal_mask(part.stop, window, dtype, part.start)[0, 0]
+            built = (
+                None if causal else build_causal_mask(part.stop, window, dtype, part.start)[0, 0]
+            )
             masks[kind] = None if built is None else upload(built, ids.device, dtype)
         slots = places + start if start else places
         fed = ids[part.start - past : part.stop - past]
@@ -251,12 +298,16 @@ def list_prompt_inputs(
 
 
 def read_prompt(
-    model: CompactModel, cache: StaticKV, inputs: Iterator[ForwardInput], count: int, taps: tuple[int, ...]
+    model: CompactModel,
+    cache: StaticKV,
+    inputs: Iterator[ForwardInput],
+    count: int,
+    taps: tuple[int, ...],
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Return the (count, D) states of the inputs' tokens, and layer -> (count, D) of ``taps``.
 
-    They are written into their final memory: chunks that are joined later would be stored twice, and would be between
-    what a forward frees, so that the next one could not use it.
+    They are written into their final memory: chunks that are joined later would be stored twice,
+    and would be between what a forward frees, so that the next one could not use it.
     """
     whole, first = list[Tensor](), 0
     for each in inputs:

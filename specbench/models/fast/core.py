@@ -1,4 +1,6 @@
-"""The part of the fast engine that its batches use too: the model's compact forward, its options and its prompts."""
+"""The part of the fast engine that its batches use too: the model's compact forward, its options
+and its prompts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ STANDARD = FastOptions()
 class FastCore(Engine):
     """One loaded model of the Llama family, and how its forwards are computed.
 
-    prepared: what is recorded: (hidden states, greedy). places: ``RecordedPlaces`` of the last batch that ended.
+    prepared: what is recorded: (hidden states, greedy). places: ``RecordedPlaces`` of the last
+    batch that ended.
     """
 
     def __init__(
@@ -34,9 +37,11 @@ class FastCore(Engine):
         buckets: Buckets | None = None,
         options: FastOptions = STANDARD,
     ) -> None:
-        """model: the library's, of a supported family (``compact.explain_unsupported``), on one device, in eval mode.
+        """model: the library's, of a supported family (``compact.explain_unsupported``), on one
+        device, in eval mode.
 
-        context: [tokens]. max_nodes: the largest draft. buckets: default by device. Raises InputError of the options.
+        context: [tokens]. max_nodes: the largest draft. buckets: default by device. Raises
+        InputError of the options.
         """
         self.context, self.max_nodes, self.eos = context, max_nodes, eos
         self.device: torch.device = model.get_input_embeddings().weight.device
@@ -47,15 +52,22 @@ class FastCore(Engine):
         self.buckets = replace(buckets, whole=buckets.whole or attention != SDPA)
         self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
         with torch.no_grad():
-            table, small = context + self._widest, find_small_ops(attention, self.device, self.dtype)
-            built = build_forward(model, table, context, pack=options.pack, compiled=compiled, small=small)
+            table, small = (
+                context + self._widest,
+                find_small_ops(attention, self.device, self.dtype),
+            )
+            built = build_forward(
+                model, table, context, pack=options.pack, compiled=compiled, small=small
+            )
         self.compact, self.compiled, self.uncompiled = built
         self.places: Any = None
         self.prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self.records_batches = attention in OURS
         self.attend = find_attention(attention, self.device, self.dtype, self.compact.size)
         windows = self.compact.windows.items()  # one that no position leaves is none
-        self.windows = {kind: window if window and window < context else None for kind, window in windows}
+        self.windows = {
+            kind: window if window and window < context else None for kind, window in windows
+        }
 
     @override
     def describe_forward(self) -> str:
@@ -63,6 +75,10 @@ class FastCore(Engine):
         ours = f" and attention={self.attention}" if self.attention != SDPA else ""
         return "compiled code" if self.compiled else f"operations of torch{ours}{reason}"
 
-    def list_prompt_inputs(self, ids: Tensor, start: int = 0, past: int = 0) -> Iterator[ForwardInput]:
-        """The forwards of a prompt's tokens (n,) after its first ``past``, in slots from ``start`` on."""
+    def list_prompt_inputs(
+        self, ids: Tensor, start: int = 0, past: int = 0
+    ) -> Iterator[ForwardInput]:
+        """The forwards of a prompt's tokens (n,) after its first ``past``, in slots from ``start``
+        on.
+        """
         return list_prompt_inputs(ids, self.windows, self.dtype, start, self.context, past)

@@ -1,9 +1,11 @@
-"""The fast engine: a compact forward on static buffers; a draft changes the values of the buffers, never their shapes.
+"""The fast engine: a compact forward on static buffers; a draft changes the values of the buffers,
+never their shapes.
 
-A step is two calls on tensors: the target's forward over a frame, then acceptance and compaction on the device. On a
-GPU both are captured into CUDA graphs, the first for each width and key length, the second for each width and number of
-rows that it may move; on a CPU the same two functions run uncaptured. One read-back a step brings the accepted tokens
-to the host. Sampling verifies on the host as in the eager engine, from the same logits.
+A step is two calls on tensors: the target's forward over a frame, then acceptance and compaction on
+the device. On a GPU both are captured into CUDA graphs, the first for each width and key length,
+the second for each width and number of rows that it may move; on a CPU the same two functions run
+uncaptured. One read-back a step brings the accepted tokens to the host. Sampling verifies on the
+host as in the eager engine, from the same logits.
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ from specbench.models.verify import compute_gaps, continues, cut, find_top
 from specbench.records.record import EngineKind
 from specbench.types import Draft, Needs, Prefill, Step
 
-STANDING = 8192  # [tokens] of context that a GPU has capacity for from the start; a longer request records again
+# [tokens] of context that a GPU has capacity for from the start; a longer request records again
+STANDING = 8192
 
 
 class FastEngine(FastCore):
     """Drives one loaded model of the Llama family, one request at a time.
 
-    Tensors of a ``Step`` are valid until the next ``forward``: on a GPU they are in the graphs' own memory.
-    Hooks, for an engine on a share of the weights or along a record:
+    Tensors of a ``Step`` are valid until the next ``forward``: on a GPU they are in the graphs' own
+    memory. Hooks, for an engine on a share of the weights or along a record:
 
     read_prompt: the forward over a prompt. compute: the forward over a frame, captured on a GPU.
     announce: the draft is laid out; a forward of this width comes next.
@@ -58,17 +61,21 @@ class FastEngine(FastCore):
         make = partial(TreeFrame, **given, attend=self.attend, forces=self.forces)
         self.frames = Frames(make, self.buckets, self.compact.head.weight)
         self.graphs = Graphs(self.device)
-        # Their own memory: else they, recorded once per width, would overwrite the hidden states of later forwards.
+        # Their own memory: else they, recorded once per width, would overwrite the hidden states of
+        # later forwards.
         self.acceptances = Graphs(self.device)
         self._layouts = Layouts()
         self._standing = 0  # [tokens] of context that there is always room for
         self.cache = self.compact.new_cache()
-        self._clean = True  # the cache contains finite numbers only: no request failed in the middle
+        # the cache contains finite numbers only: no request failed in the middle
+        self._clean = True
         self._kept = 0  # [tokens] in the cache that the next prompt begins with
         self.request = FastRequest(Needs(), SILENT)
 
     def _begin(self, kept: int = 0) -> None:
-        """Zero the cache after ``kept`` tokens if the last request left numbers there that may not be finite."""
+        """Zero the cache after ``kept`` tokens if the last request left numbers there that may not
+        be finite.
+        """
         if not self._clean:
             self.cache.clear(kept)
         self._clean = False
@@ -91,7 +98,9 @@ class FastEngine(FastCore):
         return min(max(tokens, self._standing), self.context) + self._widest + 1
 
     def _move_cache(self, slots: int, keep: int = 0) -> bool:
-        """True if the cache has moved to have room for ``slots``; its first ``keep`` are kept, and no recording."""
+        """True if the cache has moved to have room for ``slots``; its first ``keep`` are kept, and
+        no recording.
+        """
         if slots > self.cache.capacity:
             self.drop_recordings()  # before memory is asked for, which there may not be
         return self.cache.reserve(slots, keep)
@@ -111,25 +120,34 @@ class FastEngine(FastCore):
         self._widest = widest
         self.prepared[needs.hidden, greedy] = None
         self._standing = STANDING
-        self._move_cache(self.count_slots(0))  # away from what the engine's check recorded on a smaller one
+        # away from what the engine's check recorded on a smaller one
+        self._move_cache(self.count_slots(0))
         for taps, each in self.prepared:
             self.record(taps, each)
 
     def record(self, taps: tuple[int, ...], greedy: bool) -> None:
-        """Record every width and key length. taps: hidden states to return. greedy: acceptance on the device too."""
+        """Record every width and key length. taps: hidden states to return. greedy: acceptance on
+        the device too.
+        """
         with many_recordings():
             for width in (size for size in self.buckets.widths if size <= self._widest):
                 frame = self.frames.find(width, most=self._widest)
                 frame.clear()
                 for length in self.buckets.list_lengths(width, self.cache.capacity):
-                    logits, _ = self.graphs.run((width, length, taps), partial(self.compute, frame, length, taps))
+                    logits, _ = self.graphs.run(
+                        (width, length, taps), partial(self.compute, frame, length, taps)
+                    )
                 if self.lays_out:
                     frame.prepare_layout(self.acceptances.run)
                 for moved in self.buckets.list_moved(width) if greedy else ():
-                    self.acceptances.run((width, moved), partial(accept, logits, frame, self.cache, moved))
+                    self.acceptances.run(
+                        (width, moved), partial(accept, logits, frame, self.cache, moved)
+                    )
 
     @torch.inference_mode()
-    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
+    def start(
+        self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps
+    ) -> Prefill:
         """Read ``prompt`` and pick the first token; see ``Engine.start``."""
         self._begin(self._kept)
         request = self.request = FastRequest(needs, laps)
@@ -148,7 +166,9 @@ class FastEngine(FastCore):
     def read_prompt(
         self, prompt: Sequence[int], taps: Sequence[int], kept: int = 0
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """States (n, D) of a prompt's n tokens after the ``kept`` in the cache, and layer -> (n, D) of ``taps``."""
+        """States (n, D) of a prompt's n tokens after the ``kept`` in the cache, and layer -> (n, D)
+        of ``taps``.
+        """
         if self.compiled and len(prompt) <= SHORT and not kept:
             return self.compiled.read(self.cache, prompt, taps)
         inputs = self.list_prompt_inputs(upload(prompt[kept:], self.device), past=kept)
@@ -165,7 +185,9 @@ class FastEngine(FastCore):
         request = self.request
         request.take(draft, self.max_nodes, self.lays_out)
         self._clean = False
-        layout = request.layout = self._layouts.find(request.parents, request.draft, request.needs.rows)
+        layout = request.layout = self._layouts.find(
+            request.parents, request.draft, request.needs.rows
+        )
         width = self.buckets.width(len(layout))
         self.announce(width)
         self._make_room(width)
@@ -185,12 +207,18 @@ class FastEngine(FastCore):
         """Do nothing; a hook, see the class."""
 
     def _make_room(self, width: int) -> None:
-        """A batch of rows may be wider than any draft: k rows of w tokens are k (w + 1) rows of a forward."""
+        """A batch of rows may be wider than any draft: k rows of w tokens are k (w + 1) rows of a
+        forward.
+        """
         self._widest = max(self._widest, width)
         self._move_cache(self.request.length + width + 1, keep=self.request.length)
 
-    def compute(self, frame: TreeFrame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        """The forward over a frame, reading keys of ``length`` slots: logits and hidden of ``FastRequest``."""
+    def compute(
+        self, frame: TreeFrame, length: int, taps: Sequence[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """The forward over a frame, reading keys of ``length`` slots: logits and hidden of
+        ``FastRequest``.
+        """
         if self.compiled:
             return self.compiled(frame, self.cache, taps)
         padded = frame.width > 1 or self.buckets.whole or self.buckets.lengths
@@ -204,7 +232,8 @@ class FastEngine(FastCore):
         """Accept, cut and commit; see ``Engine.settle``."""
         request = self.request
         best = request.needs.node_topk
-        request.topk = find_top(request.select(request.logits), best) if best else None  # enqueued before the wait
+        # enqueued before the wait
+        request.topk = find_top(request.select(request.logits), best) if best else None
         given: Any = {
             "fed": request.select(request.frame.ids) if best or request.needs.hidden else None,
             "hidden": {layer: request.select(states) for layer, states in request.hidden.items()},
@@ -218,7 +247,9 @@ class FastEngine(FastCore):
         emitted, done = cut(tokens, self.eos, left)
         request.length += len(emitted)
         request.laps.lap("verify")
-        return request.close_step(emitted, path, done, kept and len(emitted) == len(tokens), **given)
+        return request.close_step(
+            emitted, path, done, kept and len(emitted) == len(tokens), **given
+        )
 
     def accept(self) -> tuple[list[int], list[int]]:
         """Greedy acceptance of the last draft: accepted nodes, and the tokens to emit."""
@@ -246,10 +277,15 @@ class FastEngine(FastCore):
 
     @torch.inference_mode()
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Judge ``ids`` in one pass over prompt and ids, their logits in chunks; see ``Engine.gaps``."""
+        """Judge ``ids`` in one pass over prompt and ids, their logits in chunks; see
+        ``Engine.gaps``.
+        """
         self._begin()
         self.reserve(len(prompt) + len(ids))
         judged = self.read_prompt([*prompt, *ids[:-1]], ())[0][len(prompt) - 1 :]
-        gaps = [compute_gaps(self.compact.head(judged[part]), ids[part]) for part in list_chunks(len(ids))]
+        gaps = [
+            compute_gaps(self.compact.head(judged[part]), ids[part])
+            for part in list_chunks(len(ids))
+        ]
         self._clean = True
         return [gap for part in gaps for gap in part]

@@ -1,10 +1,12 @@
-"""The buffers of a recorded forward, those of the target's forward over a draft, and greedy acceptance on the device.
+"""The buffers of a recorded forward, those of the target's forward over a draft, and greedy
+acceptance on the device.
 
 The buffers never move: a draft is only their content. On a CPU host and device share them.
 
-Acceptance consists of operations whose shapes do not depend on the draft: it never waits and never branches. A node is
-right if it is the argmax of its parent's row, and accepted if every node above it is right, too; the path ends at
-the deepest accepted node, the first one among equals, as in ``specbench.models.verify.find_accepted_path``.
+Acceptance consists of operations whose shapes do not depend on the draft: it never waits and never
+branches. A node is right if it is the argmax of its parent's row, and accepted if every node above
+it is right, too; the path ends at the deepest accepted node, the first one among equals, as in
+``specbench.models.verify.find_accepted_path``.
 """
 
 from __future__ import annotations
@@ -32,20 +34,31 @@ _ALONE = lay_out((), EMPTY, None)
 
 
 class Buffer:
-    """A tensor on the host and on the device: ``values`` writes the host's, ``send`` copies it. On a CPU it is one.
+    """A tensor on the host and on the device: ``values`` writes the host's, ``send`` copies it. On
+    a CPU it is one.
 
-    Copies of a pinned buffer read its own memory: ``values`` must not change before the device has received them.
-    Otherwise every copy has its own pinned memory.
+    Copies of a pinned buffer read its own memory: ``values`` must not change before the device has
+    received them. Otherwise every copy has its own pinned memory.
     """
 
     def __init__(
-        self, shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device, pinned: bool = False
+        self,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        pinned: bool = False,
     ) -> None:
-        """Zeros of ``shape``. bfloat16, which numpy lacks, has its bits in ``values``; ``never`` is minus infinity."""
+        """Zeros of ``shape``. bfloat16, which numpy lacks, has its bits in ``values``; ``never`` is
+        minus infinity.
+        """
         self._pinned = pinned and device.type != "cpu"
         bits = dtype == torch.bfloat16
         self.device = torch.zeros(shape, dtype=dtype, device=device)
-        self.host = self.device if device.type == "cpu" else torch.zeros(shape, dtype=dtype, pin_memory=self._pinned)
+        self.host = (
+            self.device
+            if device.type == "cpu"
+            else torch.zeros(shape, dtype=dtype, pin_memory=self._pinned)
+        )
         self.values = (self.host.view(torch.int16) if bits else self.host).numpy()
         self.never: float = INFINITE_BITS if bits else NEVER
 
@@ -58,17 +71,19 @@ class Buffer:
 
 
 class Frame:
-    """The buffers of a forward of ``width`` rows: tokens, positions, cache slots, and what the rows see.
+    """The buffers of a forward of ``width`` rows: tokens, positions, cache slots, and what the rows
+    see.
 
     past: (1,) int64 [tokens] of the context.
     slots: (width + 1,) int64, those of the rows, and one more.
     ids, depths: (width,) int64. A row's position is ``past`` + its depth.
-    bias: attention kind -> (width, columns) additive, which of the slots after the context the rows see; or (width,
-    words) int32, a bit for each of these slots.
-    logits: (width, V) memory of a recorded forward's result; None: new at every call.
+    bias: attention kind -> (width, columns) additive, which of the slots after the context the rows
+    see; or (width, words) int32, a bit for each of these slots. logits: (width, V) memory of a
+    recorded forward's result; None: new at every call.
     """
 
-    pinned: ClassVar[bool] = False  # the memory of uploads, see ``Buffer``: forwards of a draft model do not wait
+    # the memory of uploads, see ``Buffer``: forwards of a draft model do not wait
+    pinned: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -80,36 +95,50 @@ class Frame:
         logits: Tensor | None = None,
         columns: int | None = None,
     ) -> None:
-        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask.
+        """windows: attention kind -> sliding window [positions]. attend: the attention by bits,
+        None = by a mask.
 
         columns: slots after the context that rows may see; None = those of the rows.
         """
-        self.width, self.columns, self.windows, self._attend = width, columns or width, windows, attend
+        self.width, self.columns, self.windows, self._attend = (
+            width,
+            columns or width,
+            windows,
+            attend,
+        )
         self.logits = logits
-        shape, stored = (self.columns, dtype) if attend is None else (count_words(self.columns), torch.int32)
+        shape, stored = (
+            (self.columns, dtype) if attend is None else (count_words(self.columns), torch.int32)
+        )
         make = partial(Buffer, device=device, pinned=self.pinned)
         self._step, self._depths = make(2 * width + 2, torch.int64), make(width, torch.int64)
         self._biases = {kind: make((width, shape), stored) for kind in windows}
         sizes = [1, width + 1, width]
         self.past, self.slots, self.ids = self._step.device.split(sizes)
         self._past, self._slots, self._ids = np.split(self._step.values, np.cumsum(sizes)[:2])
-        self.depths, self.bias = self._depths.device, {kind: each.device for kind, each in self._biases.items()}
+        self.depths, self.bias = (
+            self._depths.device,
+            {kind: each.device for kind, each in self._biases.items()},
+        )
         self._columns = torch.arange(self.columns, device=device)
         self._range = np.arange(width + 1)
 
     def make_input(self, length: int, masked: Collection[str], groups: int) -> ForwardInput:
         """Make the input of a forward that reads ``length`` slots of keys.
 
-        masked: kinds of attention that need a mask; in others a row sees all keys that are read. groups: query heads
-        that share keys.
+        masked: kinds of attention that need a mask; in others a row sees all keys that are read.
+        groups: query heads that share keys.
         """
         positions = self.past + self.depths
         masks = {kind: self.build_mask(kind, length, positions, groups) if kind in masked else None
                  for kind in self.windows}  # fmt: skip
         return ForwardInput(self.ids, positions, self.slots[:-1], length, masks)
 
-    def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor | TreeMask:
-        """Build the mask of the context in the window and of the columns: additive (groups * width, length), or bits.
+    def build_mask(
+        self, kind: str, length: int, positions: Tensor, groups: int
+    ) -> Tensor | TreeMask:
+        """Build the mask of the context in the window and of the columns: additive (groups * width,
+        length), or bits.
 
         positions: (width,). The rest: see ``make_input``.
         """
@@ -140,8 +169,8 @@ class TreeFrame(Frame):
     above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
     wrong: (width,) float32 scratch.
     forced: (width,) int64 picks that replace the argmax; None: the argmax is used.
-    fed, biases, span: on a CPU ``ids``; each kind's (width, width) ``bias`` as stored; and (1, 5) of the request, see
-    ``specbench.models.fast.host.kernels.forward``.
+    fed, biases, span: on a CPU ``ids``; each kind's (width, width) ``bias`` as stored; and (1, 5)
+    of the request, see ``specbench.models.fast.host.kernels.forward``.
     """
 
     pinned = True  # the read-back of a step comes before the next draft is written
@@ -159,7 +188,11 @@ class TreeFrame(Frame):
         """See ``Frame``. forces: acceptance reads ``forced`` instead of the argmax."""
         super().__init__(width, windows, dtype, device, attend, logits)
         make = partial(Buffer, device=device, pinned=self.pinned)
-        self._tree = [make(width, torch.int64), make(width, torch.float32), make((width, width), torch.float32)]
+        self._tree = [
+            make(width, torch.int64),
+            make(width, torch.float32),
+            make((width, width), torch.float32),
+        ]
         self.parents, self.reach, self.above = (each.device for each in self._tree)
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
         self._forced = make(width, torch.int64) if forces else None
@@ -183,9 +216,16 @@ class TreeFrame(Frame):
         self._forced.send()
 
     def fill(
-        self, root: int, tokens: Sequence[int] | Tensor, past: int, layout: Layout, run: Run | None = None
+        self,
+        root: int,
+        tokens: Sequence[int] | Tensor,
+        past: int,
+        layout: Layout,
+        run: Run | None = None,
     ) -> None:
-        """Enter a draft. tokens: of its nodes, on the host or the device. run: of ``Graphs``, for its layout there."""
+        """Enter a draft. tokens: of its nodes, on the host or the device. run: of ``Graphs``, for
+        its layout there.
+        """
         if layout is not self.layout:
             if isinstance(layout, DraftLayout):
                 self.lay_out(layout)
@@ -210,7 +250,9 @@ class TreeFrame(Frame):
                 self.ids[: len(layout)] = torch.cat([self.ids[:1], tokens])[source]
 
     def clear(self) -> None:
-        """Enter a root alone before all slots: the last draft may be beyond the keys that a recording reads."""
+        """Enter a root alone before all slots: the last draft may be beyond the keys that a
+        recording reads.
+        """
         self.fill(0, (), 0, _ALONE)
 
     def lay_out(self, layout: DraftLayout) -> None:
@@ -223,7 +265,10 @@ class TreeFrame(Frame):
         depths[:count], parents[:count], reach[:count] = layout.depths, layout.parents, layout.reach
         above[:] = seen & (depths > 0)
         for kind, window in self.windows.items():
-            self.write_bias(kind, seen if window is None else seen & (depths[:, None] - depths[None, :] < window))
+            self.write_bias(
+                kind,
+                seen if window is None else seen & (depths[:, None] - depths[None, :] < window),
+            )
         for each in (self._depths, *self._tree):
             each.send()
 
@@ -243,12 +288,15 @@ class TreeFrame(Frame):
         """(N+1,) depths of the root and of each node; on the device if the tree is there."""
         if isinstance(layout, DeviceLayout):
             return self.depths[: len(layout)]
-        found: list[int] = (layout.depths if layout.nodes is None else layout.depths[layout.nodes]).tolist()
+        found: list[int] = (
+            layout.depths if layout.nodes is None else layout.depths[layout.nodes]
+        ).tolist()
         return found
 
 
 def lay_out_rows(frame: TreeFrame) -> Tensor:
-    """Compute the other buffers of a frame from parents, and reach of -1 at padding, as ``TreeFrame`` does on the host.
+    """Compute the other buffers of a frame from parents, and reach of -1 at padding, as
+    ``TreeFrame`` does on the host.
 
     In operations of one shape, without a wait. Returns (width,) depths.
     """
@@ -264,7 +312,11 @@ def lay_out_rows(frame: TreeFrame) -> Tensor:
     for kind, bias in frame.bias.items():
         window = frame.windows[kind]
         near = seen > 0 if window is None else (seen > 0) & (depths[:, None] - depths < window)
-        bias.copy_(_pack(near, bias.shape[1]) if bias.dtype == torch.int32 else torch.where(near, 0.0, NEVER))
+        bias.copy_(
+            _pack(near, bias.shape[1])
+            if bias.dtype == torch.int32
+            else torch.where(near, 0.0, NEVER)
+        )
     return depths
 
 
@@ -280,7 +332,8 @@ def _pack(near: Tensor, words: int) -> Tensor:
 class FastRequest(ActiveRequest):
     """The request that the fast engine decodes. layout, frame: of the last draft."""
 
-    length: int = 0  # [tokens] in the cache: the context without its last one, the root. Of the last forward:
+    # [tokens] in the cache: the context without its last one, the root. Of the last forward:
+    length: int = 0
     layout: Layout = field(init=False)
     frame: TreeFrame = field(init=False)
     key: tuple[int, int, tuple[int, ...]] = field(init=False)  # width, key length and taps
@@ -300,14 +353,15 @@ _FAR = 1e6  # more than any depth: one wrong node above rules a row out
 
 
 def accept(logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> Tensor:
-    """Verify a draft and move its accepted path together; what the host reads of it, as one float32 tensor.
+    """Verify a draft and move its accepted path together; what the host reads of it, as one float32
+    tensor.
 
     logits: (n, V).
-    moved: rows of the cache to move, no fewer than the draft is deep; 0 for a chain, whose accepted nodes are adjacent
-    already, and for a root alone.
+    moved: rows of the cache to move, no fewer than the draft is deep; 0 for a chain, whose accepted
+    nodes are adjacent already, and for a root alone.
 
-    Where the frame has forced picks, the argmax is computed all the same. Returns what ``read_outcome`` reads; exact,
-    since no token id is beyond 2^24.
+    Where the frame has forced picks, the argmax is computed all the same. Returns what
+    ``read_outcome`` reads; exact, since no token id is beyond 2^24.
     """
     peaks, picks = logits.max(-1)
     if frame.forced is not None:
@@ -315,7 +369,9 @@ def accept(logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> Ten
     if frame.width == 1:
         return torch.cat([frame.reach, picks, peaks])
     torch.ne(picks.index_select(0, frame.parents), frame.ids, out=frame.wrong)
-    depth, best = torch.addmv(frame.reach, frame.above, frame.wrong, alpha=-_FAR).max(0, keepdim=True)
+    depth, best = torch.addmv(frame.reach, frame.above, frame.wrong, alpha=-_FAR).max(
+        0, keepdim=True
+    )
     found = [depth, picks.index_select(0, best), peaks.sum(0, keepdim=True, dtype=torch.float32)]
     if not moved:
         return torch.cat([*found, frame.ids])
@@ -324,8 +380,11 @@ def accept(logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> Ten
     return torch.cat([*found, frame.ids.index_select(0, path), path])
 
 
-def read_outcome(numbers: Sequence[float], moved: int, dtype: torch.dtype) -> tuple[list[int], list[int]]:
-    """Read what ``accept`` returned: the rows of the accepted nodes, root side first; their tokens and the next pick.
+def read_outcome(
+    numbers: Sequence[float], moved: int, dtype: torch.dtype
+) -> tuple[list[int], list[int]]:
+    """Read what ``accept`` returned: the rows of the accepted nodes, root side first; their tokens
+    and the next pick.
 
     moved: as there. Raises CaseError when a row's logits are not finite.
     """

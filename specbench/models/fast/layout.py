@@ -1,7 +1,9 @@
-"""The layout of a draft in a forward: a tree below one root, or a forest with a root for each row of a batch.
+"""The layout of a draft in a forward: a tree below one root, or a forest with a root for each row
+of a batch.
 
-So one mask, one acceptance and one compaction serve chains, trees and batches, and no row needs a copy of the keys and
-values it shares. Parents that are on the device are laid out there, and the host reads them later.
+So one mask, one acceptance and one compaction serve chains, trees and batches, and no row needs a
+copy of the keys and values it shares. Parents that are on the device are laid out there, and the
+host reads them later.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from specbench.types import ROOT, Draft
 
 
 class _RowsOfNodes:
-    """The rows of a draft's nodes: ``source`` of each row and ``nodes``; None = in the draft's order."""
+    """The rows of a draft's nodes: ``source`` of each row and ``nodes``; None = in the draft's
+    order.
+    """
 
     __slots__ = ()
     source: np.ndarray | None
@@ -37,8 +41,9 @@ class _RowsOfNodes:
 class DraftLayout(_RowsOfNodes):
     """The n rows of a forward, in numpy arrays of int64.
 
-    reach: (n,) the depth where a row may be accepted, else -1 (passengers, their descendants, padding of a short row).
-    source: (n,) index into root and draft (0 = the root) of what is fed in each row; None = in their own order.
+    reach: (n,) the depth where a row may be accepted, else -1 (passengers, their descendants,
+    padding of a short row). source: (n,) index into root and draft (0 = the root) of what is fed in
+    each row; None = in their own order.
     """
 
     parents: np.ndarray  # (n,) row of each row's parent; a root is its own
@@ -47,7 +52,8 @@ class DraftLayout(_RowsOfNodes):
     depth: int  # the largest
     chain: bool  # row i hangs from row i - 1
     source: np.ndarray | None = None
-    nodes: np.ndarray | None = None  # (N+1,) the row of the root and of each node; None = in their own order
+    # (N+1,) the row of the root and of each node; None = in their own order
+    nodes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -60,8 +66,12 @@ class DraftLayout(_RowsOfNodes):
         for row, parent in enumerate(self.parents.tolist()):
             bits.append(1 << row | (bits[parent] if parent != row else 0))
         width = (len(self) + 7) // 8
-        packed = np.frombuffer(b"".join(each.to_bytes(width, "little") for each in bits), dtype=np.uint8)
-        return np.unpackbits(packed.reshape(-1, width), axis=1, count=len(self), bitorder="little").view(bool)
+        packed = np.frombuffer(
+            b"".join(each.to_bytes(width, "little") for each in bits), dtype=np.uint8
+        )
+        return np.unpackbits(
+            packed.reshape(-1, width), axis=1, count=len(self), bitorder="little"
+        ).view(bool)
 
 
 def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> DraftLayout:
@@ -78,10 +88,14 @@ def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> Dra
     depths = np.array(found)
     rows = np.array([0, *parents]) + 1
     rows[0] = 0
-    return DraftLayout(rows, depths, mark_reach(depths, parents, draft.passenger), max(found), is_chain(parents))
+    return DraftLayout(
+        rows, depths, mark_reach(depths, parents, draft.passenger), max(found), is_chain(parents)
+    )
 
 
-def mark_reach(depths: np.ndarray, parents: Sequence[int], passenger: Sequence[bool] | None) -> np.ndarray:
+def mark_reach(
+    depths: np.ndarray, parents: Sequence[int], passenger: Sequence[bool] | None
+) -> np.ndarray:
     """The ``reach`` of a tree's rows, root and nodes in the draft's order."""
     if passenger is None:
         return depths
@@ -92,13 +106,17 @@ def mark_reach(depths: np.ndarray, parents: Sequence[int], passenger: Sequence[b
     return reach
 
 
-def _forest(batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequence[bool] | None) -> DraftLayout:
+def _forest(
+    batch: RowBatch, parents_of_nodes: Sequence[int], passenger: Sequence[bool] | None
+) -> DraftLayout:
     places = batch.places.numpy()
     rows, width = places.shape
     depths = np.tile(np.arange(width), rows)
     parents = np.arange(rows * width) - (depths > 0)
     source = places.ravel()
-    reach_of_nodes = mark_reach(np.array([0, *compute_depths(parents_of_nodes)]), parents_of_nodes, passenger)
+    reach_of_nodes = mark_reach(
+        np.array([0, *compute_depths(parents_of_nodes)]), parents_of_nodes, passenger
+    )
     reach = np.where((source > 0) | (depths == 0), reach_of_nodes[source], -1)
     return DraftLayout(parents, depths, reach, width - 1, False, source, batch.nodes.numpy())
 

@@ -1,7 +1,9 @@
-"""A linear map's weights, laid out for the device: several matrices as one, and packed for short inputs on a CPU.
+"""A linear map's weights, laid out for the device: several matrices as one, and packed for short
+inputs on a CPU.
 
-Decoding multiplies matrices by 1 to some 100 rows. On a CPU the general routine pays for every row of so short an
-input, where oneDNN with weights that were reordered once takes up to four rows for the price of one.
+Decoding multiplies matrices by 1 to some 100 rows. On a CPU the general routine pays for every row
+of so short an input, where oneDNN with weights that were reordered once takes up to four rows for
+the price of one.
 """
 
 from __future__ import annotations
@@ -16,22 +18,27 @@ from torch.nn import functional
 
 PACKED = (torch.float32, torch.bfloat16)
 _ROWS = 8  # the length of input that the packed layout is chosen for
-_MOST_ROWS = 128  # of an input that is multiplied so: oneDNN keeps code of about 0.6 MB for each length and layer
+# of an input that is multiplied so: oneDNN keeps code of about 0.6 MB for each length and layer
+_MOST_ROWS = 128
 
 
 class Linear:
-    """``x -> x W^T + b`` for (rows, in) inputs. weight: (out, in). packed: it once more, reordered, or None."""
+    """``x -> x W^T + b`` for (rows, in) inputs. weight: (out, in). packed: it once more, reordered,
+    or None.
+    """
 
     def __init__(self, layers: Sequence[Any], pack: bool) -> None:
         """layers: modules with ``weight`` and ``bias``, one below the other in the output.
 
-        Several layers' parameters become views of one matrix: the model they belong to is unaffected, and no
-        weight is stored twice except in the packed copy.
+        Several layers' parameters become views of one matrix: the model they belong to is
+        unaffected, and no weight is stored twice except in the packed copy.
         """
         self.weight, self.bias = _join([layer.weight for layer in layers]), _bias(layers)
         self.packed = _pack(self.weight) if pack else None
         if len(layers) > 1:
-            for layer, part in zip(layers, self.weight.split([len(layer.weight) for layer in layers]), strict=True):
+            for layer, part in zip(
+                layers, self.weight.split([len(layer.weight) for layer in layers]), strict=True
+            ):
                 layer.weight.data = part
 
     def __call__(self, rows: Any, into: Tensor | None = None) -> Tensor:
@@ -47,7 +54,8 @@ class Linear:
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether this build of torch packs weights of ``dtype`` and computes correctly with them.
 
-    The operation is the one that torch's own compiler uses; it has no public name, so it is tried, not assumed.
+    The operation is the one that torch's own compiler uses; it has no public name, so it is tried,
+    not assumed.
     """
     if device.type != "cpu" or dtype not in PACKED or not torch.backends.mkldnn.is_available():
         return False
@@ -70,9 +78,13 @@ def _join(parts: Sequence[Tensor]) -> Tensor:
         return parts[0]
     first, joined = parts[0], sum(map(len, parts))
     places = [part.data_ptr() for part in parts]
-    behind = all(there == here + part.nbytes for here, there, part in zip(places, places[1:], parts, strict=False))
+    behind = all(
+        there == here + part.nbytes
+        for here, there, part in zip(places, places[1:], parts, strict=False)
+    )
     shared = len({part.untyped_storage().data_ptr() for part in parts}) == 1
-    if shared and behind and all(part.is_contiguous() for part in parts):  # joined before, by another engine
+    # joined before, by another engine
+    if shared and behind and all(part.is_contiguous() for part in parts):
         return first.as_strided((joined, first.shape[1]), first.stride())
     return torch.cat(parts)
 
@@ -80,11 +92,16 @@ def _join(parts: Sequence[Tensor]) -> Tensor:
 def _bias(layers: Sequence[Any]) -> Tensor | None:
     if all(layer.bias is None for layer in layers):
         return None
-    return torch.cat([layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias.detach()
-                      for layer in layers])  # fmt: skip
+    return torch.cat(
+        [
+            layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias.detach()
+            for layer in layers
+        ]
+    )
 
 
-# heads (n, H + 2K, size) of one layer, its slots (2K, slots, size), where the rows go (n,) -> queries (n, H, size)
+# heads (n, H + 2K, size) of one layer, its slots (2K, slots, size), where the rows go (n,) ->
+# queries (n, H, size)
 Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]
 Product = Callable[[Tensor], Tensor]  # (n, in) -> (n, out), summed over ranks, if any
 
@@ -97,8 +114,11 @@ class Norm:
         self.weight, self.epsilon, self.single = weight, epsilon, weight.float()
         size = len(weight)
         self._scaled = weight * size**0.5
-        self._least = torch.tensor((size * epsilon) ** 0.5, dtype=weight.dtype, device=weight.device)
-        # As x / |x| it is four operations; the library's is one kernel on a GPU from torch 2.9 on, and six on a CPU.
+        self._least = torch.tensor(
+            (size * epsilon) ** 0.5, dtype=weight.dtype, device=weight.device
+        )
+        # As x / |x| it is four operations; the library's is one kernel on a GPU from torch 2.9 on,
+        # and six on a CPU.
         self._by_length = weight.device.type == "cpu" and weight.dtype == torch.float32
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -107,7 +127,9 @@ class Norm:
             length = torch.hypot(torch.linalg.vector_norm(rows, dim=-1, keepdim=True), self._least)
             return rows * self._scaled / length
         if rows.dtype == torch.float64:
-            return self.weight * functional.rms_norm(rows.float(), self.weight.shape, None, self.epsilon)
+            return self.weight * functional.rms_norm(
+                rows.float(), self.weight.shape, None, self.epsilon
+            )
         return functional.rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
 
 
@@ -115,7 +137,8 @@ class Norm:
 class Unscaled:
     """Rows before a norm, which the next product computes.
 
-    rows: (n, D). squares: (parts, 16) float32, sums over parts of each row; those beyond n are undefined.
+    rows: (n, D). squares: (parts, 16) float32, sums over parts of each row; those beyond n are
+    undefined.
     """
 
     rows: Tensor
@@ -134,12 +157,16 @@ Normed = Tensor | Unscaled
 
 
 class SmallOps:
-    """Torch's own operations. Holds the rotary tables. linear: the class of the model's products."""
+    """Torch's own operations. Holds the rotary tables. linear: the class of the model's
+    products.
+    """
 
     linear: ClassVar[type[Linear]] = Linear
 
     def __init__(self, cos: Tensor, sin: Tensor, query_heads: int, key_heads: int) -> None:
-        """cos, sin: (positions, size); the sine with the sign of the half that it is multiplied with."""
+        """cos, sin: (positions, size); the sine with the sign of the half that it is multiplied
+        with.
+        """
         self.cos, self.sin = cos, sin
         self.query_heads, self.key_heads = query_heads, key_heads
         self._one = torch.ones(1, key_heads, cos.shape[1], dtype=cos.dtype, device=cos.device)
@@ -150,7 +177,9 @@ class SmallOps:
         rows = rows + added
         return rows, norm(rows)
 
-    def add_product(self, rows: Tensor, product: Product, given: Tensor, norm: Norm) -> tuple[Tensor, Normed]:
+    def add_product(
+        self, rows: Tensor, product: Product, given: Tensor, norm: Norm
+    ) -> tuple[Tensor, Normed]:
         """(n, D): ``rows`` plus the product of ``given``, and that after ``norm``."""
         return self.add_norm(rows, product(given), norm)
 
@@ -179,11 +208,16 @@ class SmallOps:
         return rotate(heads, slots, at)
 
     def make_rotation(self, positions: Tensor) -> Rotate:
-        """Make the function that rotates q and k at positions (n,) int64 (Su et al. 2021), and writes k and v."""
+        """Make the function that rotates q and k at positions (n,) int64 (Su et al. 2021), and
+        writes k and v.
+        """
         turned, kept = self.query_heads + self.key_heads, self._one.expand(len(positions), -1, -1)
         cos = self.cos.index_select(0, positions)[:, None].expand(-1, turned, -1)
         sin = self.sin.index_select(0, positions)[:, None].expand(-1, turned, -1)
-        cos, sin = torch.cat([cos, kept], 1), torch.cat([sin, self._zero.expand(len(positions), -1, -1)], 1)
+        cos, sin = (
+            torch.cat([cos, kept], 1),
+            torch.cat([sin, self._zero.expand(len(positions), -1, -1)], 1),
+        )
 
         def rotate(heads: Tensor, slots: Tensor, at: Tensor) -> Tensor:
             heads = torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)

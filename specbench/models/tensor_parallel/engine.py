@@ -1,8 +1,10 @@
-"""Tensor parallelism for the fast engine: rank 0 drafts, verifies and records; the others run its forwards.
+"""Tensor parallelism for the fast engine: rank 0 drafts, verifies and records; the others run its
+forwards.
 
-Before each piece of work rank 0 broadcasts one message: the tokens fed, their parents, and which rows of the step
-before were accepted. So only rank 0 uses logits, clocks and random numbers, and the devices exchange two sums a layer
-(Megatron-LM, Shoeybi et al. 2019). Ranks that draft independently can differ, and then wait for each other.
+Before each piece of work rank 0 broadcasts one message: the tokens fed, their parents, and which
+rows of the step before were accepted. So only rank 0 uses logits, clocks and random numbers, and
+the devices exchange two sums a layer (Megatron-LM, Shoeybi et al. 2019). Ranks that draft
+independently can differ, and then wait for each other.
 """
 
 from __future__ import annotations
@@ -27,13 +29,23 @@ from specbench.models.fast.compact import ForwardInput
 from specbench.models.fast.core import STANDARD
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.frame import FastRequest, TreeFrame
-from specbench.models.tensor_parallel.team import Op, RankLog, Ranks, Summed, Team, TeamError, require_equal_steps
+from specbench.models.tensor_parallel.team import (
+    Op,
+    RankLog,
+    Ranks,
+    Summed,
+    Team,
+    TeamError,
+    require_equal_steps,
+)
 from specbench.models.tree import build_additive_mask
 from specbench.types import ROOT, Draft, Needs
 
 
 class RankBatch(FastBatch):
-    """A batch on a share of the weights. With the engine's check, the ranks are compared after every forward."""
+    """A batch on a share of the weights. With the engine's check, the ranks are compared after
+    every forward.
+    """
 
     engine: RankEngine
 
@@ -42,15 +54,21 @@ class RankBatch(FastBatch):
         self._log = RankLog(requests * self.room) if engine.check else None
 
     @override
-    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+    def feed(
+        self, rows: PackedRows, taps: Sequence[int], wanted: int
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
         if self._log is None:
             return super().feed(rows, taps, wanted)
         last = len(self.engine.compact.layers)
         logits, hidden = super().feed(rows, (*taps, last), wanted)
         for number, handle in enumerate(rows.handles):
-            self._log.enter(handle.place * self.room + handle.length, rows.ids[rows.slice_of(number)])
+            self._log.enter(
+                handle.place * self.room + handle.length, rows.ids[rows.slice_of(number)]
+            )
         slots = self.requests * self.room
-        self.engine.compare(self._log.close_step(sum(self.lengths()), len(rows), wanted, slots, hidden[last]))
+        self.engine.compare(
+            self._log.close_step(sum(self.lengths()), len(rows), wanted, slots, hidden[last])
+        )
         return logits, hidden
 
     @override
@@ -71,13 +89,17 @@ class LeaderBatch(RankBatch):
             super().__init__(engine, requests, tokens, laps)
 
     @override
-    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
+    def feed(
+        self, rows: PackedRows, taps: Sequence[int], wanted: int
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
         places, counts = (
             [handle.place for handle in rows.handles],
             [end - start for start, end in pairwise(rows.bounds)],
         )
         ids, parents = rows.ids.tolist(), chain(*rows.parents)
-        with self.engine.together(Op.FEED, [wanted], taps, self.lengths(), places, counts, ids, parents):
+        with self.engine.together(
+            Op.FEED, [wanted], taps, self.lengths(), places, counts, ids, parents
+        ):
             return super().feed(rows, taps, wanted)
 
     @override
@@ -110,9 +132,13 @@ class FollowerBatch(RankBatch):
         taps, self.cached, places, counts, ids, parents = lists
         given = iter(parents)
         shapes = [list(islice(given, count - 1)) for count in counts]
-        handles = [Handle(Needs(), SILENT, place=place, length=self.cached[place]) for place in places]
+        handles = [
+            Handle(Needs(), SILENT, place=place, length=self.cached[place]) for place in places
+        ]
         bounds = [0, *accumulate(counts)]
-        rows = PackedRows(handles, [*map(_as_chain, shapes)], bounds, torch.tensor(ids, device=self.engine.device))
+        rows = PackedRows(
+            handles, [*map(_as_chain, shapes)], bounds, torch.tensor(ids, device=self.engine.device)
+        )
         self.feed(rows, taps, wanted)
 
 
@@ -126,15 +152,26 @@ APART = 1024  # [tokens] of the sequences that one forward reads for ``Leader.lo
 
 
 class RankEngine(FastEngine):
-    """The engine of every rank: the fast engine on a share of the weights, whose layers end in sums over the ranks."""
+    """The engine of every rank: the fast engine on a share of the weights, whose layers end in sums
+    over the ranks.
+    """
 
     lays_out = False  # a draft's parents are sent from the host
 
     def __init__(
-        self, share: Any, *given: Any, team: Team, options: FastOptions = STANDARD, check: bool = False, **others: Any
+        self,
+        share: Any,
+        *given: Any,
+        team: Team,
+        options: FastOptions = STANDARD,
+        check: bool = False,
+        **others: Any,
     ) -> None:
-        """share: see ``load_share``. check: compare the ranks after every step. Others: ``FastEngine``."""
-        others["options"] = replace(options, compiled=False)  # its layers end in sums over the ranks
+        """share: see ``load_share``. check: compare the ranks after every step. Others:
+        ``FastEngine``.
+        """
+        # its layers end in sums over the ranks
+        others["options"] = replace(options, compiled=False)
         super().__init__(share, *given, **others)
         self.team, self.check = team, check
         self._log = RankLog(self.context + self._widest) if check else None
@@ -157,12 +194,18 @@ class RankEngine(FastEngine):
             self._log.enter(0, prompt)
         return found
 
-    def compute(self, frame: TreeFrame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def compute(
+        self, frame: TreeFrame, length: int, taps: Sequence[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         """See ``FastEngine``; with the check, the last states are among the taps."""
-        return super().compute(frame, length, (*taps, len(self.compact.layers)) if self._log else taps)
+        return super().compute(
+            frame, length, (*taps, len(self.compact.layers)) if self._log else taps
+        )
 
     def forward(self, draft: Draft) -> None:
-        """See ``Engine.forward``; with the check, every rank sends the step's figures and rank 0 compares them."""
+        """See ``Engine.forward``; with the check, every rank sends the step's figures and rank 0
+        compares them.
+        """
         super().forward(draft)
         if self._log is None:
             return
@@ -170,16 +213,22 @@ class RankEngine(FastEngine):
         width, length, _ = request.key
         self._log.enter(request.length, request.frame.ids[: self.fed])
         states = request.hidden[len(self.compact.layers)][: self.fed]
-        self.compare(self._log.close_step(request.length, width, length, request.length + self.fed, states))
+        self.compare(
+            self._log.close_step(request.length, width, length, request.length + self.fed, states)
+        )
 
     def compare(self, step: Tensor) -> None:
-        """Raise TeamError on rank 0 where a rank's step (6,) is another one; see ``RankLog.close_step``."""
+        """Raise TeamError on rank 0 where a rank's step (6,) is another one; see
+        ``RankLog.close_step``.
+        """
         steps = self.team.gather(step)
         if self.team.rank == 0:
             require_equal_steps(steps, self.dtype)
 
     def _read_apart(self, ids: Tensor, length: int) -> Tensor:
-        """Return the states after the last token of sequences of ``length``, concatenated in one forward."""
+        """Return the states after the last token of sequences of ``length``, concatenated in one
+        forward.
+        """
         self._apart.reserve(len(ids))
         place = torch.arange(len(ids), device=self.device)
         row, at = place // length, place % length
@@ -219,7 +268,9 @@ class Leader(RankEngine):
 
     @contextlib.contextmanager
     def together(self, op: Op | None = None, *lists: Iterable[int]) -> Iterator[None]:
-        """Do work of all ranks: the others are sent a message first, and an error names the rank that is lost."""
+        """Do work of all ranks: the others are sent a message first, and an error names the rank
+        that is lost.
+        """
         self._ranks.require_all()
         try:
             if op is not None:
@@ -278,7 +329,9 @@ class Leader(RankEngine):
 
     @torch.inference_mode()
     def logits(self, ids: Tensor) -> Tensor:
-        """(rows, T) sequences, each from an empty cache -> (rows, V) logits after the last token."""
+        """(rows, T) sequences, each from an empty cache -> (rows, V) logits after the last
+        token.
+        """
         length = ids.shape[1]
         found = []
         for some in ids.cpu().split(max(1, APART // length)):
@@ -288,13 +341,17 @@ class Leader(RankEngine):
         return torch.cat(found)
 
     def close(self) -> None:
-        """End the other ranks, once no recording has their sums: a group of NCCL's cannot be left before."""
+        """End the other ranks, once no recording has their sums: a group of NCCL's cannot be left
+        before.
+        """
         self.drop_recordings()
         self._ranks.close(self.team)
 
 
 class Follower(RankEngine):
-    """Any other rank's engine: it does what rank 0's messages request. batched: the last batch that rank 0 opened."""
+    """Any other rank's engine: it does what rank 0's messages request. batched: the last batch that
+    rank 0 opened.
+    """
 
     batched: FollowerBatch
 
@@ -331,7 +388,9 @@ class Follower(RankEngine):
             self.batched.end()
 
     def step(self, *lists: Sequence[int]) -> None:
-        """Run a forward over what rank 0 feeds, after moving what it accepted before. lists: those of ``Op.STEP``."""
+        """Run a forward over what rank 0 feeds, after moving what it accepted before. lists: those
+        of ``Op.STEP``.
+        """
         (past, root, self._width, rows), taps, moves, tokens, parents = lists
         if moves:
             self.keep(moves)

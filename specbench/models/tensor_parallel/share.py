@@ -1,11 +1,13 @@
-"""One rank's share of a model: which part of each weight it has, and how it is read without the whole model in memory.
+"""One rank's share of a model: which part of each weight it has, and how it is read without the
+whole model in memory.
 
-q, k, v, gate and up are split by rows of the weight, out and down by columns (Megatron-LM, Shoeybi et al. 2019): a rank
-computes its own heads and inner columns, and one sum over the ranks closes each half of a layer. Embeddings and norms
-are on every rank; the output head is whole on rank 0 alone, which chooses the tokens.
-The library's modules are built without memory; then each parameter's part is read from the file, cast, and put on the
-rank's device, one after the other. Random weights are drawn whole, on the host: all parts are of one model, and on CPUs
-it is that of one process.
+q, k, v, gate and up are split by rows of the weight, out and down by columns (Megatron-LM, Shoeybi
+et al. 2019): a rank computes its own heads and inner columns, and one sum over the ranks closes
+each half of a layer. Embeddings and norms are on every rank; the output head is whole on rank 0
+alone, which chooses the tokens. The library's modules are built without memory; then each
+parameter's part is read from the file, cast, and put on the rank's device, one after the other.
+Random weights are drawn whole, on the host: all parts are of one model, and on CPUs it is that of
+one process.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ HEAD = "lm_head"
 SAFE = ("model.safetensors", "model.safetensors.index.json")
 TORCH = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
-Cut = tuple[int, list[tuple[int, int]]]  # a dimension and the ranges kept along it; none: the parameter is left out
+# a dimension and the ranges kept along it; none: the parameter is left out
+Cut = tuple[int, list[tuple[int, int]]]
 
 
 def explain_uneven(config: Any, ranks: int) -> str | None:
@@ -46,7 +49,11 @@ def explain_uneven(config: Any, ranks: int) -> str | None:
         "key-value heads": text.num_key_value_heads,
         "inner columns (intermediate_size)": text.intermediate_size,
     }
-    uneven = [f"its {count} {what} do not divide by {ranks}" for what, count in counts.items() if count % ranks]
+    uneven = [
+        f"its {count} {what} do not divide by {ranks}"
+        for what, count in counts.items()
+        if count % ranks
+    ]
     return uneven[0] if uneven else None
 
 
@@ -83,9 +90,17 @@ def _part(weight: Any, cut: Cut | None) -> Tensor:
 
 
 def load_share(
-    card: ModelCard, device: str, rank: int, ranks: int, *, revision: str | None, safetensors: bool, seed: int
+    card: ModelCard,
+    device: str,
+    rank: int,
+    ranks: int,
+    *,
+    revision: str | None,
+    safetensors: bool,
+    seed: int,
 ) -> Any:
-    """The library's model with one rank's share of the weights on ``device``, in eval mode; for ``CompactModel`` only.
+    """The library's model with one rank's share of the weights on ``device``, in eval mode; for
+    ``CompactModel`` only.
 
     Its own forward would leave the other ranks out. Raises InputError for files that lack a weight.
     """
@@ -104,16 +119,26 @@ def load_share(
     if not whole:
         refuse_unused(source.keys() - model.state_dict().keys(), card.config, f"model={card.name}")
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        if name.startswith(f"{HEAD}.") and name not in source and card.config.get_text_config().tie_word_embeddings:
+        if (
+            name.startswith(f"{HEAD}.")
+            and name not in source
+            and card.config.get_text_config().tie_word_embeddings
+        ):
             continue
         if name not in source:
             raise InputError(
-                f"model.path={card.path}: its files hold no weight {name}; expected the family's own names"
+                f"model.path={card.path}: its files hold no weight {name}; expected the family's"
+                " own names"
             )
         cut = find_cut(name, tuple(parameter.shape), card.config, rank, ranks)
-        _put(model, name, None if cut and not cut[1] else _part(source[name], cut).to(device, dtype, copy=True))
+        _put(
+            model,
+            name,
+            None if cut and not cut[1] else _part(source[name], cut).to(device, dtype, copy=True),
+        )
     body: Any = model.model
-    if model.lm_head.weight.is_meta:  # the embeddings' own, and where it is never read one row of them
+    # the embeddings' own, and where it is never read one row of them
+    if model.lm_head.weight.is_meta:
         embedding = model.get_input_embeddings().weight
         _put(model, f"{HEAD}.weight", embedding.data[:1] if rank else embedding.data)
     with torch.device("cpu"):
@@ -133,7 +158,9 @@ def _put(model: Any, name: str, weight: Tensor | None) -> None:
 
 
 def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
-    """The weights of a folder or hub id by name: slices of safetensors files, or tensors mapped from torch files."""
+    """The weights of a folder or hub id by name: slices of safetensors files, or tensors mapped
+    from torch files.
+    """
     found: dict[str, Any] = {}
     if files := _files(path, revision, SAFE):
         for file in files:
@@ -144,12 +171,16 @@ def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
             found.update(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
     else:
         kind = "*.safetensors" if safetensors else "*.safetensors or torch files"
-        raise InputError(f"model.path={path}: no weights found to share between ranks; expected {kind}")
+        raise InputError(
+            f"model.path={path}: no weights found to share between ranks; expected {kind}"
+        )
     return found
 
 
 def _files(path: str, revision: str | None, names: tuple[str, str]) -> list[str]:
-    """Return all files of one kind: a single one, or those that an index lists; [] if there are none."""
+    """Return all files of one kind: a single one, or those that an index lists; [] if there are
+    none.
+    """
     options: Any = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
     single, index = (cached_file(path, name, **options) for name in names)
     if single:

@@ -51,15 +51,22 @@ class TeamSettings:
     rank: int = 0
     port: int = 0  # of rank 0's store
     device: str = "cpu"  # of this rank
-    cudnn: bool = field(default_factory=cudnn_sdp_enabled)  # see ``enable_cudnn_sdp``; as in the process that starts it
+    # see ``enable_cudnn_sdp``; as in the process that starts it
+    cudnn: bool = field(default_factory=cudnn_sdp_enabled)
 
     def load(self) -> Any:
         """Load its share of the model."""
-        options: Any = {"revision": self.revision, "safetensors": self.safetensors, "seed": self.seed}
+        options: Any = {
+            "revision": self.revision,
+            "safetensors": self.safetensors,
+            "seed": self.seed,
+        }
         return load_share(self.card, self.device, self.rank, self.ranks, **options)
 
     def explain_unfused(self, share: Any) -> str | None:
-        """Explain why ``fused`` is not for its share, if the check decides (``engine.attention=auto``)."""
+        """Explain why ``fused`` is not for its share, if the check decides
+        (``engine.attention=auto``).
+        """
         auto = self.options.attention == AUTO
         return explain_unfused(share, self.card.context, self.max_nodes + 1) if auto else None
 
@@ -69,15 +76,20 @@ class TeamSettings:
 
     def make_engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
         """Make an engine of class ``kind`` on its share."""
-        options |= {"team": team, "buckets": self.buckets, "options": self.options, "check": self.check}
+        options |= {
+            "team": team,
+            "buckets": self.buckets,
+            "options": self.options,
+            "check": self.check,
+        }
         return kind(share, self.card.context, self.card.eos, self.max_nodes, **options)
 
 
 def start(settings: TeamSettings) -> tuple[Leader, WholeModel, str | None]:
     """The engine of rank 0, the model that methods see, and a note of ``take_fused``.
 
-    With ``auto`` all ranks take ``fused`` if the kernels pass their check on the share of each. Raises InputError or
-    TeamError; then no process is left.
+    With ``auto`` all ranks take ``fused`` if the kernels pass their check on the share of each.
+    Raises InputError or TeamError; then no process is left.
     """
     if settings.card.device == "cpu":
         threads = settings.threads or max(1, torch.get_num_threads() // settings.ranks)
@@ -86,7 +98,10 @@ def start(settings: TeamSettings) -> tuple[Leader, WholeModel, str | None]:
     store = open_store(0, settings.ranks)
     sent = replace(settings, card=replace(settings.card, tokenizer=None), port=store.port)
     kind, _, first = settings.card.device.partition(":")  # of the run; its other GPUs follow
-    devices = [kind if kind == "cpu" else f"{kind}:{int(first or 0) + rank}" for rank in range(settings.ranks)]
+    devices = [
+        kind if kind == "cpu" else f"{kind}:{int(first or 0) + rank}"
+        for rank in range(settings.ranks)
+    ]
     seats = [replace(sent, rank=rank, device=device) for rank, device in enumerate(devices)]
     ranks = Ranks(follow, seats[1:])
     team = note = None
@@ -108,7 +123,9 @@ def start(settings: TeamSettings) -> tuple[Leader, WholeModel, str | None]:
 
 
 def follow(seat: TeamSettings, words: Connection) -> None:
-    """The process of one rank; it reports through ``words`` that it is ready, and the error that ends it."""
+    """The process of one rank; it reports through ``words`` that it is ready, and the error that
+    ends it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     transformers.utils.logging.set_verbosity_error()
@@ -141,12 +158,18 @@ def _end_with_parent() -> None:
 
 
 class WholeModel:
-    """Represents the library's model, which no process has completely; it has only the members listed here."""
+    """Represents the library's model, which no process has completely; it has only the members
+    listed here.
+    """
 
     def __init__(self, share: Any, config: Any, engine: Leader) -> None:
         """share: rank 0's. config: of the whole model."""
         self.config, self.dtype = config, share.dtype
-        self._embedding, self._head, self._engine = share.get_input_embeddings(), share.get_output_embeddings(), engine
+        self._embedding, self._head, self._engine = (
+            share.get_input_embeddings(),
+            share.get_output_embeddings(),
+            engine,
+        )
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embeddings, which are complete on every rank."""
@@ -163,11 +186,13 @@ class WholeModel:
         return model.parameters()
 
     def __call__(self, input_ids: Tensor, use_cache: bool = False, logits_to_keep: int = 1) -> Any:
-        """Return (rows, 1, V) ``logits`` after the last token of (rows, T) ``input_ids``, each from an empty cache."""
+        """Return (rows, 1, V) ``logits`` after the last token of (rows, T) ``input_ids``, each from
+        an empty cache.
+        """
         return SimpleNamespace(logits=self._engine.logits(input_ids)[:, None])
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"the target's {name}: under model.parallel=tensor no process holds the library's model; expected embed,"
-            " head and logits of the target, or model.parallel=pipeline"
+            f"the target's {name}: under model.parallel=tensor no process holds the library's"
+            " model; expected embed, head and logits of the target, or model.parallel=pipeline"
         )

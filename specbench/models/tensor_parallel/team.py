@@ -1,11 +1,12 @@
-"""The ranks of one tensor-parallel model: sums on the devices, messages between the hosts, and the other processes.
+"""The ranks of one tensor-parallel model: sums on the devices, messages between the hosts, and the
+other processes.
 
-Sums run over NCCL on GPUs and over gloo on CPUs, and time out. Rank 0 sends a message from host to host before each
-piece of work, an operation and lists of numbers: which tokens are fed, their positions, and what was accepted. A
-follower waits for messages without limit and decides nothing. In the debug mode the ranks compare six numbers after
-every step (``RankLog``).
-Rank 0 watches the sentinel of every process in its own thread, and each rank watches rank 0's. So no process of a
-run outlives it, and no rank waits for one that has ended.
+Sums run over NCCL on GPUs and over gloo on CPUs, and time out. Rank 0 sends a message from host to
+host before each piece of work, an operation and lists of numbers: which tokens are fed, their
+positions, and what was accepted. A follower waits for messages without limit and decides nothing.
+In the debug mode the ranks compare six numbers after every step (``RankLog``). Rank 0 watches the
+sentinel of every process in its own thread, and each rank watches rank 0's. So no process of a run
+outlives it, and no rank waits for one that has ended.
 """
 
 from __future__ import annotations
@@ -39,23 +40,30 @@ class Op(IntEnum):
     RESERVE = auto()  # (tokens)
     PREPARE = auto()  # (greedy, rows), taps
     READ = auto()  # ids of a prompt, taps
-    STEP = auto()  # (cached tokens, root, width, rows), taps, accepted rows of the last step to move, tokens, parents
+    # (cached tokens, root, width, rows), taps, accepted rows of the last step to move, tokens,
+    # parents
+    STEP = auto()
     LOGITS = auto()  # (length), ids of sequences of that length, each read from an empty cache
     BATCH = auto()  # (requests, tokens)
-    FEED = auto()  # (rows whose logits are wanted), taps, cached tokens of all places, places, row counts, ids, parents
+    # (rows whose logits are wanted), taps, cached tokens of all places, places, row counts, ids,
+    # parents
+    FEED = auto()
     MOVE = auto()  # places, source slots, target slots
     WIPE = auto()  # (place)
     END = auto()  # no list: the batch ends
 
 
-PACKET = 1024  # numbers that a message's first broadcast has; a step's draft fits, a prompt takes a second one
+# numbers that a message's first broadcast has; a step's draft fits, a prompt takes a second one
+PACKET = 1024
 HOST = "127.0.0.1"  # all ranks are on one machine
 START = timedelta(minutes=30)  # for the ranks to connect
 IDLE = timedelta(days=30)  # a follower waits for work; it ends with its parent, not by this
 
 
 class TeamError(RuntimeError):
-    """A rank of the model is lost, stuck or differs from rank 0: the run ends, and the message names the rank."""
+    """A rank of the model is lost, stuck or differs from rank 0: the run ends, and the message
+    names the rank.
+    """
 
 
 class BrokenError(RuntimeError):
@@ -67,21 +75,33 @@ def _exchange() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise BrokenError(str(error).splitlines()[0].rpartition("] ")[2]) from error  # without the library's own path
+        # without the library's own path
+        raise BrokenError(str(error).splitlines()[0].rpartition("] ")[2]) from error
 
 
 def open_store(port: int, ranks: int) -> Any:
-    """The store through which ranks connect. port: 0 = this is rank 0, which takes a free one (``.port``)."""
-    return dist.TCPStore(HOST, port, ranks, is_master=port == 0, timeout=START, wait_for_workers=False)
+    """The store through which ranks connect. port: 0 = this is rank 0, which takes a free one
+    (``.port``).
+    """
+    return dist.TCPStore(
+        HOST, port, ranks, is_master=port == 0, timeout=START, wait_for_workers=False
+    )
 
 
 class Team:
     """One rank's view. The process must not be part of another group of torch's."""
 
-    def __init__(self, store: Any, rank: int, ranks: int, device: torch.device, patience_s: float) -> None:
-        """Connect; returns when all ranks have. patience_s: limit of one exchange; followers wait without limit."""
+    def __init__(
+        self, store: Any, rank: int, ranks: int, device: torch.device, patience_s: float
+    ) -> None:
+        """Connect; returns when all ranks have. patience_s: limit of one exchange; followers wait
+        without limit.
+        """
         if dist.is_initialized():
-            raise TeamError("torch's process group is in use in this process; expected one run at a time, no torchrun")
+            raise TeamError(
+                "torch's process group is in use in this process; expected one run at a time, no"
+                " torchrun"
+            )
         self.rank, self.ranks, self.device = rank, ranks, device
         on_gpu = device.type == "cuda"
         if on_gpu:
@@ -100,7 +120,9 @@ class Team:
     def send(self, op: Op, *lists: Iterable[int], wait: bool = True) -> None:
         """Rank 0: send a message. wait: False for the last message, which may have no receiver."""
         parts = [list(each) for each in lists]
-        numbers = torch.tensor([op, len(parts), *map(len, parts), *chain(*parts)], dtype=torch.int64)
+        numbers = torch.tensor(
+            [op, len(parts), *map(len, parts), *chain(*parts)], dtype=torch.int64
+        )
         packet = torch.zeros(PACKET, dtype=torch.int64)
         packet[0] = len(numbers)
         packet[1 : 1 + len(numbers)] = numbers[: PACKET - 1]
@@ -145,7 +167,9 @@ class Team:
 class Summed:
     """A linear map whose input is spread over the ranks: every rank's product, then their sum."""
 
-    def __init__(self, linear: Callable[[Tensor], Tensor], add_up: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, linear: Callable[[Tensor], Tensor], add_up: Callable[[Tensor], Tensor]
+    ) -> None:
         self._linear, self._add_up = linear, add_up
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -153,16 +177,25 @@ class Summed:
         return self._add_up(self._linear(rows))
 
 
-NAMES = ("steps taken", "tokens cached", "rows fed", "keys read", "tokens in the cache", "hidden states")
-# Relative difference of the states' sizes. They come out of one sum, but what follows it may round in another order
-# where memory is aligned otherwise.
+NAMES = (
+    "steps taken",
+    "tokens cached",
+    "rows fed",
+    "keys read",
+    "tokens in the cache",
+    "hidden states",
+)
+# Relative difference of the states' sizes. They come out of one sum, but what follows it may round
+# in another order where memory is aligned otherwise.
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 
 
 class RankLog:
-    """The log of one rank: the token in each slot by its own writes and moves, and the number of steps.
+    """The log of one rank: the token in each slot by its own writes and moves, and the number of
+    steps.
 
-    Keys and values differ between ranks by design; the slots' tokens and the states after the last sum do not.
+    Keys and values differ between ranks by design; the slots' tokens and the states after the last
+    sum do not.
     """
 
     def __init__(self, slots: int) -> None:
@@ -186,7 +219,9 @@ class RankLog:
         self.move(np.array(rows, dtype=np.int64) + start, np.arange(1, len(rows) + 1) + start)
 
     def close_step(self, past: int, width: int, length: int, slots: int, states: Tensor) -> Tensor:
-        """(6,) float64, see ``NAMES``. slots: how many of the first are compared. states: (n, D) of the rows fed."""
+        """(6,) float64, see ``NAMES``. slots: how many of the first are compared. states: (n, D) of
+        the rows fed.
+        """
         self._steps += 1
         tokens = zlib.crc32(self._tokens[:slots].tobytes())
         total = states.double().abs().sum().item()
@@ -194,7 +229,9 @@ class RankLog:
 
 
 def require_equal_steps(steps: Sequence[Tensor], dtype: torch.dtype) -> None:
-    """Raise TeamError where a rank's step is not rank 0's. steps: (6,) of each rank. dtype: of the states."""
+    """Raise TeamError where a rank's step is not rank 0's. steps: (6,) of each rank. dtype: of the
+    states.
+    """
     first = steps[0]
     for rank, step in enumerate(steps[1:], start=1):
         same = step == first
@@ -202,8 +239,8 @@ def require_equal_steps(steps: Sequence[Tensor], dtype: torch.dtype) -> None:
         if not bool(same.all()):
             place = int((~same).nonzero()[0])
             raise TeamError(
-                f"rank {rank} diverged from rank 0 at step {int(first[0])} of this run, in its {NAMES[place]}:"
-                f" {step[place].item():.17g}, rank 0 has {first[place].item():.17g}"
+                f"rank {rank} diverged from rank 0 at step {int(first[0])} of this run, in its"
+                f" {NAMES[place]}: {step[place].item():.17g}, rank 0 has {first[place].item():.17g}"
             )
 
 
@@ -216,7 +253,9 @@ class Ranks:
     """The processes of ranks 1 to N - 1."""
 
     def __init__(self, run: Callable[..., None], seats: Sequence[Any]) -> None:
-        """Start them. run: (seat, connection), a module's function. seats: picklable, with rank and device."""
+        """Start them. run: (seat, connection), a module's function. seats: picklable, with rank and
+        device.
+        """
         context = torch.multiprocessing.get_context("spawn")
         self._seats, self._closing, self._gone = list(seats), False, ""
         self._ends: list[Connection] = []
@@ -225,14 +264,17 @@ class Ranks:
         self.processes: list[Any] = []
         for seat in seats:
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=run, args=(seat, theirs), daemon=True, name=f"rank {seat.rank}")
+            process = context.Process(
+                target=run, args=(seat, theirs), daemon=True, name=f"rank {seat.rank}"
+            )
             process.start()
             theirs.close()  # so that reading ends with the process
             self._ends.append(ours)
             self.processes.append(process)
 
     def await_ready(self) -> list[str]:
-        """Wait until every rank has loaded its share. Raises InputError or TeamError with a rank's own error.
+        """Wait until every rank has loaded its share. Raises InputError or TeamError with a rank's
+        own error.
 
         Returns the text of each report: why ``fused`` is not for the share, if it is not.
         """
@@ -264,29 +306,41 @@ class Ranks:
         """Describe which ranks have ended and why, the first to end first; empty while all run."""
         ended = wait([process.sentinel for process in self.processes], patience_s)
         with self._lock:  # if two threads read an exit code concurrently, one gets none
-            dead = [place for place, process in enumerate(self.processes) if process.sentinel in ended]
-            dead.sort(key=lambda place: bool(self._report_of(place)))  # one that was killed has no report
+            dead = [
+                place for place, process in enumerate(self.processes) if process.sentinel in ended
+            ]
+            # one that was killed has no report
+            dead.sort(key=lambda place: bool(self._report_of(place)))
             return "; ".join(map(self._describe_end, dead))
 
     def require_all(self) -> None:
         """Raise TeamError once a rank has ended."""
         if self._gone:
-            raise TeamError(f"{self._gone}; finished cases are saved; the same command resumes the run")
+            raise TeamError(
+                f"{self._gone}; finished cases are saved; the same command resumes the run"
+            )
 
     def explain(self, error: Exception) -> None:
         """Raise TeamError where ``error`` comes from a rank that has ended or is stuck."""
         broken = isinstance(error, BrokenError)
         self._gone = self._gone or self.describe_lost(GRACE_S if broken else 0)
         if broken and not self._gone:
-            self._gone = f"{' or '.join(map(self._name, range(len(self._seats))))} does not answer ({error})"
+            self._gone = (
+                f"{' or '.join(map(self._name, range(len(self._seats))))} does not answer ({error})"
+            )
         self.require_all()
 
     def _name(self, place: int) -> str:
-        return f"rank {self._seats[place].rank} (process {self.processes[place].pid}, {self._seats[place].device})"
+        return (
+            f"rank {self._seats[place].rank} (process {self.processes[place].pid},"
+            f" {self._seats[place].device})"
+        )
 
     def watch(self, team: Team) -> None:
         """Start the thread that watches the processes."""
-        self._end_received, self._end_sent = torch.multiprocessing.get_context("spawn").Pipe(duplex=False)
+        self._end_received, self._end_sent = torch.multiprocessing.get_context("spawn").Pipe(
+            duplex=False
+        )
         threading.Thread(target=self._watch, args=(team,), daemon=True, name="ranks").start()
 
     def _watch(self, team: Team) -> None:
@@ -299,7 +353,9 @@ class Ranks:
         team.abort()
         if not self._end_received.poll(ABORT_S):
             print(
-                f"specbench: error: {self._gone}; rank 0 still waits for it on its device", file=sys.stderr, flush=True
+                f"specbench: error: {self._gone}; rank 0 still waits for it on its device",
+                file=sys.stderr,
+                flush=True,
             )
             os._exit(LOST)
 
@@ -311,7 +367,8 @@ class Ranks:
         if team is not None:
             self._end_sent.close()
             if not self._gone and not self.describe_lost():
-                with contextlib.suppress(RuntimeError):  # a rank that ends just now needs no message
+                # a rank that ends just now needs no message
+                with contextlib.suppress(RuntimeError):
                     team.send(Op.STOP, wait=False)
         for process in self.processes:
             process.join(GRACE_S if team is not None and not self._gone else 0)

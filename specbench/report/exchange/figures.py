@@ -22,10 +22,12 @@ Rate = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Figures(BaseModel, frozen=True):
-    """A group of requests as a file reports it; None if it is missing. A format's class has the keys.
+    """A group of requests as a file reports it; None if it is missing. A format's class has the
+    keys.
 
-    group: a category. requests: that succeeded. steps: verifications that the length is of. length: of acceptance, as
-    the file's harness counts. positions: share of the steps that accepted at least one draft token, two, three ...
+    group: a category. requests: that succeeded. steps: verifications that the length is of. length:
+    of acceptance, as the file's harness counts. positions: share of the steps that accepted at
+    least one draft token, two, three ...
     """
 
     group: str = OVERALL
@@ -45,8 +47,9 @@ def at(key: str, default: Any = PydanticUndefined) -> Any:
 class Measured:
     """A method's records of cases that succeeded. facts: of its run.
 
-    by_path: drafts were verified by whole paths (decode.verify=block). target, draft: the checkpoints of the model and
-    of the method, each a path or hub id and the fingerprint of its weights; None if the manifest has no such entry.
+    by_path: drafts were verified by whole paths (decode.verify=block). target, draft: the
+    checkpoints of the model and of the method, each a path or hub id and the fingerprint of its
+    weights; None if the manifest has no such entry.
     """
 
     facts: Facts
@@ -90,15 +93,20 @@ def count_values(values: Iterable[int]) -> dict[int, int]:
 def survival(accepted: Mapping[int, int], size: int = 0) -> tuple[float, ...]:
     """Returns the share of steps that accepted at least 1, 2, ... draft tokens.
 
-    accepted: draft tokens -> steps. size: the least number of positions. 1 plus their sum is the acceptance length.
+    accepted: draft tokens -> steps. size: the least number of positions. 1 plus their sum is the
+    acceptance length.
     """
     steps = max(sum(accepted.values()), 1)
     places = range(max([size, *accepted]))
-    return tuple(sum(count for taken, count in accepted.items() if taken > place) / steps for place in places)
+    return tuple(
+        sum(count for taken, count in accepted.items() if taken > place) / steps for place in places
+    )
 
 
 def conditionals(marginals: Sequence[float]) -> list[float]:
-    """Returns the chance that a position is accepted after all earlier ones; 0 if no step gets there."""
+    """Returns the chance that a position is accepted after all earlier ones; 0 if no step gets
+    there.
+    """
     return [after / before if before else 0.0 for before, after in pairwise((1.0, *marginals))]
 
 

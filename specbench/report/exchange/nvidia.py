@@ -1,7 +1,9 @@
-"""Files of specdec_bench, the harness of SPEED-Bench: speculation profile, acceptance rates and times.
+"""Files of specdec_bench, the harness of SPEED-Bench: speculation profile, acceptance rates and
+times.
 
-Source: NVIDIA/Model-Optimizer, examples/specdec_bench/specdec_bench: speculation_profile.py (edf879d, schema 1.0),
-metrics/acceptance_rate.py (037a9f6), metrics/specbench.py (55bcd7b), metrics/timing.py and base.py (1cb88ef).
+Source: NVIDIA/Model-Optimizer, examples/specdec_bench/specdec_bench: speculation_profile.py
+(edf879d, schema 1.0), metrics/acceptance_rate.py (037a9f6), metrics/specbench.py (55bcd7b),
+metrics/timing.py and base.py (1cb88ef).
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class _Times(Figures, frozen=True):
 
 
 def _kept(measured: Measured) -> pd.DataFrame:
-    """One row per step that counts: length, and the place of its record, its case and its category."""
+    """One row per step that counts: length, and the place of its record, its case and its
+    category.
+    """
     rows = [
         (record.category, record.case, number, length)
         for number, record in enumerate(measured.records)
@@ -72,10 +76,15 @@ def _kept(measured: Measured) -> pd.DataFrame:
 def write_profile(measured: Measured) -> str:
     """Accept rates by position and the histogram that they are of; what no record says is null."""
     kept = _kept(measured)
-    histogram, means = count_values(kept["length"]), kept.groupby(["category", "record"])["length"].mean()
+    histogram, means = (
+        count_values(kept["length"]),
+        kept.groupby(["category", "record"])["length"].mean(),
+    )
     size = max(measured.deepest, max(histogram) - 1, 1)
     shares = survival({length - 1: steps for length, steps in histogram.items()}, size)
-    marginals, each = ([round(share, _DIGITS) for share in rates] for rates in (shares, conditionals(shares)))
+    marginals, each = (
+        [round(share, _DIGITS) for share in rates] for rates in (shares, conditionals(shares))
+    )
     mean, implied = round(float(kept["length"].mean()), _DIGITS), round(1 + sum(shares), _DIGITS)
     consistency = {"implied_mean_accept_length": implied, "reported_mean_accept_length": mean}
     consistency |= {"abs_delta": abs(implied - mean), "tolerance": _CONSISTENT, "passed": True}
@@ -113,7 +122,9 @@ def write_profile(measured: Measured) -> str:
 
 
 def _describe(checkpoint: tuple[str, str | None] | None) -> dict[str, str | None] | None:
-    """A checkpoint by the last two parts of its path, which are its id on the hub: a profile is published."""
+    """A checkpoint by the last two parts of its path, which are its id on the hub: a profile is
+    published.
+    """
     if checkpoint is None:
         return None
     path, fingerprint = checkpoint
@@ -124,19 +135,26 @@ def read_profile(raw: bytes, where: str) -> Sequence[Figures]:
     """A group of all, then the categories. Raises InputError."""
     found: _Profile = parse(_Profile, raw, where)
     if not found.measured or found.length is None:
-        raise InputError(f"{where}: measured is false or mean_accept_length null; expected a measured profile")
+        raise InputError(
+            f"{where}: measured is false or mean_accept_length null; expected a measured profile"
+        )
     steps = sum((found.histogram or {}).values()) or None
     rest = [Figures(group=name, length=length) for name, length in (found.categories or {}).items()]
     return [found.model_copy(update={"steps": steps, "positions": found.positions or ()}), *rest]
 
 
 def write_rates(measured: Measured) -> str:
-    """A list of one measurement: mean lengths of questions, categories and all, and the rates of the histogram.
+    """A list of one measurement: mean lengths of questions, categories and all, and the rates of
+    the histogram.
 
-    Joint rates are products of the conditional ones, as in 037a9f6 (1cb88ef averages these products).
+    Joint rates are products of the conditional ones, as in 037a9f6 (1cb88ef averages these
+    products).
     """
     kept = _kept(measured)
-    histogram, means = count_values(kept["length"]), kept.groupby(["category", "case"], sort=False)["length"].mean()
+    histogram, means = (
+        count_values(kept["length"]),
+        kept.groupby(["category", "case"], sort=False)["length"].mean(),
+    )
     shares = (1.0, *survival({length - 1: steps for length, steps in histogram.items()}))
     joint = {length: shares[length - 1] for length in histogram}
     found = {
@@ -144,21 +162,32 @@ def write_rates(measured: Measured) -> str:
         "Category_AL": means.groupby("category").mean().to_dict(),
         "Average_AL": float(means.mean()),
         "Acceptance_Length_Histogram": histogram,
-        "Conditional_Acceptance_Rate": dict(zip(joint, conditionals([*joint.values()]), strict=True)),
+        "Conditional_Acceptance_Rate": dict(
+            zip(joint, conditionals([*joint.values()]), strict=True)
+        ),
         "Joint_Acceptance_Rate": joint,
     }
     return json.dumps([found], indent=4) + "\n"
 
 
 def read_rates(raw: bytes, where: str) -> Sequence[Figures]:
-    """The last measurement of the file: all, then its categories. Positions follow from the histogram alone."""
+    """The last measurement of the file: all, then its categories. Positions follow from the
+    histogram alone.
+    """
     found: _Rates = parse(Annotated[list[_Rates], _SOME], raw, where)[-1]
     steps = sum(found.histogram.values())
     if not steps:
-        raise InputError(f"{where}: Acceptance_Length_Histogram has no step; expected counts above 0")
+        raise InputError(
+            f"{where}: Acceptance_Length_Histogram has no step; expected counts above 0"
+        )
     positions = survival({length - 1: count for length, count in found.histogram.items()})
     rest = [Figures(group=name, length=length) for name, length in found.categories.items()]
-    return [found.model_copy(update={"requests": len(found.lengths), "steps": steps, "positions": positions}), *rest]
+    return [
+        found.model_copy(
+            update={"requests": len(found.lengths), "steps": steps, "positions": positions}
+        ),
+        *rest,
+    ]
 
 
 def write_times(measured: Measured) -> str:
@@ -174,7 +203,9 @@ def write_times(measured: Measured) -> str:
     }
     found: dict[str, Any] = {"Output TPS": measured.tokens / measured.seconds}
     for title, values in ((title, values) for title, values in columns.items() if values):
-        figures = {name: f"{getattr(np, name)(values):.4f}" for name in ("min", "max", "mean", "std")}
+        figures = {
+            name: f"{getattr(np, name)(values):.4f}" for name in ("min", "max", "mean", "std")
+        }
         quantiles = {str(share): f"{np.quantile(values, share):.4f}" for share in (0.25, 0.5, 0.75)}
         found[title] = {**figures, "quantiles": quantiles}
     return json.dumps([found], indent=4) + "\n"

@@ -1,11 +1,13 @@
-"""How often a drafter agrees with the target, what it costs, and the acceptance at which it would pay, by category.
+"""How often a drafter agrees with the target, what it costs, and the acceptance at which it would
+pay, by category.
 
-The oracle is the best that any policy of draft lengths could have done on the drafts of a run: every step feeds and
-drafts as many levels as were accepted, or none at all, or what it did, where that is cheaper. Longer drafts cost more
-for the same tokens; what would have followed a shorter one is not known. Nodes and drafting time count by the level,
-evenly: a tree has no record of how many nodes its levels have, and a drafter that drafts all levels at once saves
-nothing, so the oracle is a bound. Forwards are priced by the latency profile, else by the run's own two: vanilla's mean
-step, and the method's at its mean number of tokens fed.
+The oracle is the best that any policy of draft lengths could have done on the drafts of a run:
+every step feeds and drafts as many levels as were accepted, or none at all, or what it did, where
+that is cheaper. Longer drafts cost more for the same tokens; what would have followed a shorter one
+is not known. Nodes and drafting time count by the level, evenly: a tree has no record of how many
+nodes its levels have, and a drafter that drafts all levels at once saves nothing, so the oracle is
+a bound. Forwards are priced by the latency profile, else by the run's own two: vanilla's mean step,
+and the method's at its mean number of tokens fed.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from specbench.report.frames.trials import Columns, MethodTrials, ratio
 from specbench.report.table import KEYS, ROW
 
 MEASURED, MODELLED = "measured", "modelled"
-Price = Callable[[Floats, Floats], Floats]  # (S,) tokens fed, (S,) contexts -> (S,) [ms] of a step without its drafting
+# (S,) tokens fed, (S,) contexts -> (S,) [ms] of a step without its drafting
+Price = Callable[[Floats, Floats], Floats]
 _COUNTED = ("drafted", "first", "vanilla_ms", "run_ms", "oracle_ms")
-_STATED = {"in_vocabulary": "tokens", "overlap": "steps"}  # shares that a record states, and what they are shares of
+# shares that a record states, and what they are shares of
+_STATED = {"in_vocabulary": "tokens", "overlap": "steps"}
 AUDIT = (
     *ROW,
     "category",
@@ -37,9 +41,10 @@ AUDIT = (
 def audit(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> pd.DataFrame:
     """One row per method that drafts, and category. summary: of the same runs.
 
-    first_accepted: steps whose draft's first level was accepted, of those with a draft. in_vocabulary: emitted tokens
-    that the drafter can draft at all. overlap: 1 less the total variation distance of the two laws after the root.
-    drafted_us: drafter's time a node. as_run, oracle: decode speedups, priced by the method that ``basis`` names.
+    first_accepted: steps whose draft's first level was accepted, of those with a draft.
+    in_vocabulary: emitted tokens that the drafter can draft at all. overlap: 1 less the total
+    variation distance of the two laws after the root. drafted_us: drafter's time a node. as_run,
+    oracle: decode speedups, priced by the method that ``basis`` names.
     """
     known = {tuple(row[key] for key in KEYS): row for row in summary.to_dict("records")}
     rows = []
@@ -83,13 +88,18 @@ def _count(entry: ReportedRun, method: str) -> tuple[str, dict[str, dict[str, fl
         sums[name] = np.where(stated, rows[name], 0.0)
         sums[f"{name}_of"] = np.where(stated, rows[whole], 0.0)
     groups: dict[str, Any] = {OVERALL: slice(None)}
-    groups |= {str(entry.trials.categories[n]): rows["category"] == n for n in np.unique(rows["category"])}
+    groups |= {
+        str(entry.trials.categories[n]): rows["category"] == n for n in np.unique(rows["category"])
+    }
     return basis, {
-        category: {name: float(values[own].sum()) for name, values in sums.items()} for category, own in groups.items()
+        category: {name: float(values[own].sum()) for name, values in sums.items()}
+        for category, own in groups.items()
     }
 
 
-def _find_price(entry: ReportedRun, trials: MethodTrials, rows: Columns) -> tuple[str, Price | None, float]:
+def _find_price(
+    entry: ReportedRun, trials: MethodTrials, rows: Columns
+) -> tuple[str, Price | None, float]:
     """(basis, what steps cost, [ms] of drafting a level); blank if neither is known."""
     levels = sum(float(depth.sum()) for (depth,) in trials.turns.steps.read("depth"))
     level_ms = 1e3 * ratio(rows["drafter_s"].sum(), levels)
@@ -101,16 +111,26 @@ def _find_price(entry: ReportedRun, trials: MethodTrials, rows: Columns) -> tupl
     steps = rows["steps"].sum()
     fed_ms = 1e3 * ratio(rows["decode_s"].sum() - rows["drafter_s"].sum(), steps)
     more = ratio(rows["fed"].sum(), steps) - 1
-    if not entry.facts.timed or entry.facts.time_only or entry.facts.load or not one_ms > 0 or not more > 0:
+    if (
+        not entry.facts.timed
+        or entry.facts.time_only
+        or entry.facts.load
+        or not one_ms > 0
+        or not more > 0
+    ):
         return "", None, level_ms
     slope = max(0.0, (fed_ms - one_ms) / more)
     return MEASURED, lambda fed, _: one_ms + slope * (fed - 1), level_ms
 
 
-def _count_steps(trials: MethodTrials, rows: Columns, price: Price | None, level_ms: float) -> dict[str, Floats]:
+def _count_steps(
+    trials: MethodTrials, rows: Columns, price: Price | None, level_ms: float
+) -> dict[str, Floats]:
     """(R,) sums over the steps of each record."""
     summed: dict[str, list[Floats]] = {name: [] for name in _COUNTED}
-    for fed, context, emitted, depth in trials.turns.steps.read("fed", "context", "emitted", "depth"):
+    for fed, context, emitted, depth in trials.turns.steps.read(
+        "fed", "context", "emitted", "depth"
+    ):
         accepted = np.minimum(emitted - 1, depth)
         summed["drafted"].append((depth > 0).astype(np.float64))
         summed["first"].append((accepted > 0).astype(np.float64))
@@ -126,5 +146,9 @@ def _count_steps(trials: MethodTrials, rows: Columns, price: Price | None, level
     found = {}
     for name, parts in summed.items():
         total = np.concatenate([[0.0], np.cumsum(np.concatenate(parts))]) if parts else np.zeros(1)
-        found[name] = np.asarray(total[ends] - total[ends - np.diff(ends, prepend=0)]) if parts else 0.0 * ends
+        found[name] = (
+            np.asarray(total[ends] - total[ends - np.diff(ends, prepend=0)])
+            if parts
+            else 0.0 * ends
+        )
     return found

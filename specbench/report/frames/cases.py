@@ -13,7 +13,8 @@ from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.predict import MODELLED, Prediction
 from specbench.report.frames.trials import Columns, Trials, Values, fold_cases
 
-TASKS = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")  # Spec-Bench's, in its order
+# Spec-Bench's, in its order
+TASKS = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
 Rows = NDArray[np.int32]
 _NO_METHOD = ""  # a name without records
 _NO_ROWS = np.empty(0, dtype=np.int32)
@@ -21,7 +22,9 @@ _NO_ROWS = np.empty(0, dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """Some rows of the folded records, in their order. columns: of all rows. rows: (C,) places of the selected ones."""
+    """Some rows of the folded records, in their order. columns: of all rows. rows: (C,) places of
+    the selected ones.
+    """
 
     columns: Columns
     rows: Rows
@@ -43,15 +46,21 @@ class Cases:
 
     def paired(self, other: Cases) -> tuple[Cases, Cases]:
         """The cases of both, in the order of this one: this method's and the other's."""
-        _, ours, theirs = np.intersect1d(self["case"], other["case"], assume_unique=True, return_indices=True)
+        _, ours, theirs = np.intersect1d(
+            self["case"], other["case"], assume_unique=True, return_indices=True
+        )
         order = np.argsort(ours)
-        return Cases(self.columns, self.rows[ours[order]]), Cases(other.columns, other.rows[theirs[order]])
+        return Cases(self.columns, self.rows[ours[order]]), Cases(
+            other.columns, other.rows[theirs[order]]
+        )
 
 
 class CasesOfRun:
-    """All cases of a run, folded over the rounds, by category and method: each pair is looked up, not searched.
+    """All cases of a run, folded over the rounds, by category and method: each pair is looked up,
+    not searched.
 
-    drafting: the methods that proposed a token in any case. categories: in the printed order. labels: by number.
+    drafting: the methods that proposed a token in any case. categories: in the printed order.
+    labels: by number.
     """
 
     def __init__(self, trials: Trials, prediction: Prediction | None) -> None:
@@ -69,9 +78,13 @@ class CasesOfRun:
                     values[rows] = predicted[name]
             groups = pd.Series(columns["category"]).groupby(columns["category"]).indices
             self._columns[method] = {**columns, **modelled}
-            self._rows[method] = {str(self.labels[n]): rows.astype(np.int32) for n, rows in groups.items()}
+            self._rows[method] = {
+                str(self.labels[n]): rows.astype(np.int32) for n, rows in groups.items()
+            }
         self.categories = category_order(self.labels)
-        self.drafting = {method for method, columns in self._columns.items() if columns["proposed"].any()}
+        self.drafting = {
+            method for method, columns in self._columns.items() if columns["proposed"].any()
+        }
 
     def names(self, cases: Cases) -> Values:
         """(C,) the names of these cases."""

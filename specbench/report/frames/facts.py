@@ -1,7 +1,9 @@
-"""The facts about a run: those in its manifest, what distinguishes it from other runs, and its latency profile.
+"""The facts about a run: those in its manifest, what distinguishes it from other runs, and its
+latency profile.
 
-A run that has grown by methods is split into one run for all methods that were measured in the same blocks, so each
-method is paired with the vanilla that was measured with it; only the first of these runs shows vanilla itself.
+A run that has grown by methods is split into one run for all methods that were measured in the same
+blocks, so each method is paired with the vanilla that was measured with it; only the first of these
+runs shows vanilla itself.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ LATER = "added_later"  # of the manifest of a run whose vanilla is not shown
 
 
 def split_grown(run: Run) -> list[Run]:
-    """The run itself, unless it has grown by methods; then those that came first, and the others."""
+    """The run itself, unless it has grown by methods; then those that came first, and the
+    others.
+    """
     if not run.manifest.get("grown"):
         return [run]
     blocks: dict[str, set[int]] = {}
@@ -57,16 +61,16 @@ class Facts:
     lossy: those that do not promise vanilla's output.
     peers: those with their own loop, whose drafts and phases are not recorded.
     planned: cases of the suite; parameters: of the target; None = unknown.
-    timed: False for a replayed target, whose times are not the model's. trace: what was replayed, in a line.
-    price: of an hour of the machine, in any currency.
-    profile: the latency profile of the predictions, in a line; '' without one.
-    time_only: a model was driven along recorded answers: its times are real, and what was accepted is the record's.
-    synthetic: what acceptance was drawn from, '' if a model decided it; such a run is time_only.
-    unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
-    in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
-    later: its methods were added to an existing run; vanilla was measured with them but is not among them.
-    load: the settings of requests that shared forwards; empty if each ran alone.
-    rules: who ends a draft, how it is verified, and which part or parts of a suite it has, where a run sets them.
+    timed: False for a replayed target, whose times are not the model's. trace: what was replayed,
+    in a line. price: of an hour of the machine, in any currency. profile: the latency profile of
+    the predictions, in a line; '' without one. time_only: a model was driven along recorded
+    answers: its times are real, and what was accepted is the record's. synthetic: what acceptance
+    was drawn from, '' if a model decided it; such a run is time_only. unaccepted: methods of such a
+    run that draft from what the model computes; only the time of a step is known of them.
+    in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill). later:
+    its methods were added to an existing run; vanilla was measured with them but is not among them.
+    load: the settings of requests that shared forwards; empty if each ran alone. rules: who ends a
+    draft, how it is verified, and which part or parts of a suite it has, where a run sets them.
     """
 
     model: str
@@ -114,7 +118,9 @@ class Facts:
 
     @property
     def saturated(self) -> bool:
-        """Whether requests follow each other: at given arrivals the tokens/s of a server are those that arrive."""
+        """Whether requests follow each other: at given arrivals the tokens/s of a server are those
+        that arrive.
+        """
         return self.load.get("kind") == "closed"
 
     @property
@@ -124,7 +130,10 @@ class Facts:
             return ""
         rate = f", {self.load['rate']:g} a second" if self.load.get("rate") else ""
         least = "" if self.load["kind"] == "closed" else "at most "
-        return f"{least}{self.load['requests']} request{'' if self.load['requests'] == 1 else 's'} at once{rate}"
+        return (
+            f"{least}{self.load['requests']} request{'' if self.load['requests'] == 1 else 's'} at"
+            f" once{rate}"
+        )
 
 
 def describe_loads(facts: Sequence[Facts]) -> str:
@@ -134,7 +143,9 @@ def describe_loads(facts: Sequence[Facts]) -> str:
 
 
 def describe_decoding(facts: Sequence[Facts]) -> str:
-    """'temperature 0', with the rules that all of the runs have: 'temperature 0, drafts ended by adaedl'."""
+    """'temperature 0', with the rules that all of the runs have: 'temperature 0, drafts ended by
+    adaedl'.
+    """
     heat = " or ".join(dict.fromkeys(f"{entry.temperature:g}" for entry in facts))
     shared = [rule for rule in facts[0].rules if all(rule in entry.rules for entry in facts)]
     return ", ".join([f"temperature {heat}", *shared])
@@ -147,18 +158,26 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
     """
     about, later = run.about, bool(run.manifest.get(LATER))
     config, model, methods = about.config, about.model, about.methods
-    for key, found in (("model.name", model.name), ("suite.name", about.suite.name), ("methods", methods)):
+    for key, found in (
+        ("model.name", model.name),
+        ("suite.name", about.suite.name),
+        ("methods", methods),
+    ):
         if not found:
             raise RunError(
-                f"{run.directory / MANIFEST}: `{key}` is missing, expected it as `specbench` writes it; "
-                "restore the file or run the command again with measure.fresh=true"
+                f"{run.directory / MANIFEST}: `{key}` is missing, expected it as `specbench` writes"
+                " it; restore the file or run the command again with measure.fresh=true"
             )
     kind, decode = config.engine.kind, config.decode
     seen = dict.fromkeys((record.method for record in run.records) if seen is None else seen)
     # Methods that came later are shown without the references of the run that was there.
-    references = () if later else [name for name in (VANILLA, CONTROL) if name in seen or name in methods]
+    references = (
+        () if later else [name for name in (VANILLA, CONTROL) if name in seen or name in methods]
+    )
     others = (name for name in {**methods, **seen} if not later or name not in (VANILLA, CONTROL))
-    drawn = dict.fromkeys(f"{name}: {entry.synthetic}" for name, entry in methods.items() if entry.synthetic)
+    drawn = dict.fromkeys(
+        f"{name}: {entry.synthetic}" for name, entry in methods.items() if entry.synthetic
+    )
     curve = config.engine.acceptance if kind == EngineKind.TIMED else None
     synthetic = f"engine.acceptance={spell_value(curve)}" if curve is not None else "; ".join(drawn)
     rules = (
@@ -176,7 +195,8 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
         peers=frozenset(name for name, entry in methods.items() if entry.peer),
         dtype=model.dtype or "",
         device=model.device or "",
-        temperature=(about.temperature if "temperature" in run.manifest else decode.temperature) or 0.0,
+        temperature=(about.temperature if "temperature" in run.manifest else decode.temperature)
+        or 0.0,
         rounds=about.rounds or 1,
         planned=about.suite.cases,
         timed=kind != EngineKind.REPLAY,
@@ -190,7 +210,9 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
         in_prefill=decode.first_draft == "prefill",
         rules=tuple(text.format(value) for value, usual, text in rules if value != usual),
         unaccepted=frozenset(
-            name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.reads_target and not synthetic
+            name
+            for name, entry in methods.items()
+            if kind == EngineKind.TIMED and entry.reads_target and not synthetic
         ),
     )
 
@@ -198,9 +220,10 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
 def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str, str]]:
     """For each run: method -> variant, '' if there is one run of it.
 
-    Runs of the same model and suite are compared. A variant lists the method's own parameters that differ ('k=v,...'),
-    then the run's settings that differ ('decode.temperature=1'). Where rows still read alike, because two runs
-    repeat the same thing, the run's directory is added: a row is always one run's, since pairs live in one process.
+    Runs of the same model and suite are compared. A variant lists the method's own parameters that
+    differ ('k=v,...'), then the run's settings that differ ('decode.temperature=1'). Where rows
+    still read alike, because two runs repeat the same thing, the run's directory is added: a row is
+    always one run's, since pairs live in one process.
     """
     names: list[dict[str, str]] = [{} for _ in runs]
     groups: dict[tuple[str, str], list[int]] = {}
@@ -210,17 +233,28 @@ def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str,
         loads = _LOAD if all(facts[index].load for index in members) else _LOAD_OR_ONE
         settings = differing([read_settings(runs[index], facts[index], loads) for index in members])
         for method in dict.fromkeys(name for index in members for name in facts[index].methods):
-            holders = [place for place, index in enumerate(members) if method in facts[index].methods]
-            own = _differing_words(differing([read_parameters(runs[members[place]], method) for place in holders]))
+            holders = [
+                place for place, index in enumerate(members) if method in facts[index].methods
+            ]
+            own = _differing_words(
+                differing([read_parameters(runs[members[place]], method) for place in holders])
+            )
             differ = [own[rank] | settings[place] for rank, place in enumerate(holders)]
-            labels = [",".join(f"{key}={_spell_short(value)}" for key, value in each.items()) for each in differ]
-            for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
+            labels = [
+                ",".join(f"{key}={_spell_short(value)}" for key, value in each.items())
+                for each in differ
+            ]
+            for place, label in zip(
+                holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True
+            ):
                 names[members[place]][method] = label
     return names
 
 
 def _differing_words(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the parameters; commands of equal length keep the words that differ, each with the flag before it."""
+    """Returns the parameters; commands of equal length keep the words that differ, each with the
+    flag before it.
+    """
     commands = [each.get("command") for each in choices]
     words: list[Any] = [each.split() if isinstance(each, str) else each for each in commands]
     if not all(isinstance(own, list) and len(own) == len(words[0]) for own in words):
@@ -237,7 +271,9 @@ def _differing_words(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _distinct(labels: list[str], runs: list[Run]) -> list[str]:
-    """The labels, those that repeat with the last parts of their run's path, as many as make all paths differ."""
+    """The labels, those that repeat with the last parts of their run's path, as many as make all
+    paths differ.
+    """
     paths = [run.directory.resolve().parts for run in runs]
     for depth in range(1, max(len(parts) for parts in paths) + 1):
         names = ["/".join(parts[-depth:]) for parts in paths]
@@ -258,27 +294,43 @@ def without_run(variant: str) -> str:
 
 
 _RUN_SECTIONS = ("model", "engine", "decode", "measure")
-_SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
-# Two are the model column, one moves nothing, and the last one follows from the rate in a search (load.find).
+# of the suite's section
+_SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")
+# Two are the model column, one moves nothing, and the last one follows from the rate in a search
+# (load.find).
 _NOT_NAMED = ("model.name", "model.path", "measure.fresh", "load.patience")
-_LOAD, _LOAD_OR_ONE = ("load.",), ("load.kind", "load.requests", "load.rate")  # one request has none of the others
-_MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")  # a parameter of who uses it
+# one request has none of the others
+_LOAD, _LOAD_OR_ONE = ("load.",), ("load.kind", "load.requests", "load.rate")
+# a parameter of who uses it
+_MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")
 
 
 def _spell_short(value: Any) -> str:
     """A file by its name alone; two of one name are distinguished by their runs."""
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else spell_value(value)
+    return (
+        Path(value).name
+        if isinstance(value, str) and Path(value).is_absolute()
+        else spell_value(value)
+    )
 
 
 def read_settings(run: Run, facts: Facts, loads: tuple[str, ...] = _LOAD) -> dict[str, Any]:
-    """The run's own settings, flat, without those that have a column or that are a method's. loads: kept of load's."""
+    """The run's own settings, flat, without those that have a column or that are a method's. loads:
+    kept of load's.
+    """
     flat = flatten({key: run.section("config", key) for key in _RUN_SECTIONS})
     chosen = run.section("config", "suite")
     flat |= {f"suite.{key}": chosen[key] for key in _SELECTION if key in chosen}
     flat.setdefault("decode.temperature", facts.temperature)
     load = flatten(facts.load, "load.") or {"load.requests": 1, "load.kind": "one"}
-    flat |= {key: value for key, value in load.items() if key.startswith(loads) and value is not None}
-    return {key: value for key, value in flat.items() if key not in _NOT_NAMED and not key.startswith(_MATERIAL)}
+    flat |= {
+        key: value for key, value in load.items() if key.startswith(loads) and value is not None
+    }
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in _NOT_NAMED and not key.startswith(_MATERIAL)
+    }
 
 
 def read_parameters(run: Run, method: str) -> dict[str, Any]:
@@ -291,7 +343,9 @@ def read_parameters(run: Run, method: str) -> dict[str, Any]:
 FOLDER = "profiles"
 
 
-def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | None) -> list[Profile | None]:
+def choose_profiles(
+    runs: Sequence[Run], facts: Sequence[Facts], named: Path | None
+) -> list[Profile | None]:
     """One profile per run. Raises RunError when the named one cannot be used."""
     if named is None:
         return [_find_nearby(*entry) for entry in zip(runs, facts, strict=True)]
@@ -313,7 +367,9 @@ def is_own(run: Run, facts: Facts, profile: Profile) -> bool:
 
 def _engines(facts: Facts) -> tuple[str, ...]:
     """A model that is driven along a record is driven by one of them."""
-    return (EngineKind.FAST, EngineKind.EAGER) if facts.engine == EngineKind.TIMED else (facts.engine,)
+    return (
+        (EngineKind.FAST, EngineKind.EAGER) if facts.engine == EngineKind.TIMED else (facts.engine,)
+    )
 
 
 def read_device(run: Run, facts: Facts) -> str:
@@ -323,12 +379,15 @@ def read_device(run: Run, facts: Facts) -> str:
 
 
 def _find_nearby(run: Run, facts: Facts) -> Profile | None:
-    """The profile of the run's device, model, engine and dtype in ``profiles/`` next to the run or its sweep."""
+    """The profile of the run's device, model, engine and dtype in ``profiles/`` next to the run or
+    its sweep.
+    """
     if not facts.timed or not facts.device:
         return None
     folders = [parent / FOLDER for parent in run.directory.resolve().parents[:2]]
     device = read_device(run, facts)
     found = (
-        find_profile(folders, device, facts.model, each, facts.dtype, facts.parameters) for each in _engines(facts)
+        find_profile(folders, device, facts.model, each, facts.dtype, facts.parameters)
+        for each in _engines(facts)
     )
     return next((profile for _, profile in filter(None, found)), None)

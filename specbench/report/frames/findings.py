@@ -1,4 +1,6 @@
-"""The contents of a report: figures of one or several runs, warnings, and speedups as products of factors."""
+"""The contents of a report: figures of one or several runs, warnings, and speedups as products of
+factors.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from specbench.report.frames.detail import Detail, read_detail
 from specbench.report.frames.facts import Facts, is_own, name_variants, read_facts
 from specbench.report.frames.pairs import Contest, make_contests
 from specbench.report.frames.predict import Prediction, predict
-from specbench.report.frames.reported import ReportedRun, find_doubts, is_busy, read_control, read_shards
+from specbench.report.frames.reported import (
+    ReportedRun,
+    find_doubts,
+    is_busy,
+    read_control,
+    read_shards,
+)
 from specbench.report.frames.summary import summarise_run, unite
 from specbench.report.frames.trials import Trials, read_trials
 from specbench.report.table import ROW
@@ -30,7 +38,8 @@ _PARTS = re.compile(r"\A(?:part ([\d/, ]+): )?(.+)", re.S)  # of a merged run
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """reported: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs. detail: name -> frame.
+    """reported: one entry a run. summary: the rows of ``summary.csv``. warnings: of all runs.
+    detail: name -> frame.
 
     contests: the methods against each other.
     """
@@ -82,12 +91,19 @@ def gather(
     """
     trials = trials or [read_trials(run.records) for run in runs]
     facts = facts or [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
-    entries = zip(runs, trials, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True)
+    entries = zip(
+        runs, trials, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True
+    )
     reported = []
     for run, tried, fact, variants, profile in entries:
-        control, shards = read_control(tried.columns(VANILLA), tried.columns(CONTROL)), read_shards(run, fact, tried)
+        control, shards = (
+            read_control(tried.columns(VANILLA), tried.columns(CONTROL)),
+            read_shards(run, fact, tried),
+        )
         busy = is_busy(run, fact, tried) or (control is not None and control.steady is False)
-        prediction = predict(tried, fact.peers | fact.unaccepted, profile, busy) if profile else None
+        prediction = (
+            predict(tried, fact.peers | fact.unaccepted, profile, busy) if profile else None
+        )
         if profile is not None and prediction is not None:
             prediction = replace(prediction, own=is_own(run, fact, profile) and not fact.load)
             fact = replace(fact, profile=profile.label)
@@ -101,7 +117,9 @@ def gather(
 
 
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each warning once, with the runs or parts that it is about if there are several, and from which load to which."""
+    """Each warning once, with the runs or parts that it is about if there are several, and from
+    which load to which.
+    """
     about: dict[str, list[tuple[Path, str, str]]] = {}  # text -> run, parts, load
     for run, texts in zip(runs, doubts, strict=True):
         for text in texts:
@@ -110,7 +128,9 @@ def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str
             about.setdefault(_LOAD.sub(_SPAN, plain), []).append((run.directory, parts, load))
     every = {run.directory for run in runs}
     for text, found in about.items():
-        names, parts, loads = (dict.fromkeys(filter(None, each)) for each in zip(*found, strict=True))
+        names, parts, loads = (
+            dict.fromkeys(filter(None, each)) for each in zip(*found, strict=True)
+        )
         ordered = sorted(loads, key=float)
         span = " to ".join(dict.fromkeys([*ordered[:1], *ordered[-1:]]))
         source = (
@@ -120,7 +140,9 @@ def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str
             if len(names) == len(every)
             else [", ".join(name.name for name in names)]
         )
-        yield ": ".join([*source, *([f"part {', '.join(parts)}"] if parts else []), text.replace(_SPAN, span)])
+        yield ": ".join(
+            [*source, *([f"part {', '.join(parts)}"] if parts else []), text.replace(_SPAN, span)]
+        )
 
 
 FACTORS = ("mat", "forward", "overhead", "remainder")
@@ -129,13 +151,18 @@ _FIGURES = [*FACTORS[:3], "speedup"]
 
 
 def explain(findings: Findings, category: str = OVERALL) -> pd.DataFrame:
-    """One row per method and basis, measured and modelled, whose four factors multiply to its decode speedup.
+    """One row per method and basis, measured and modelled, whose four factors multiply to its
+    decode speedup.
 
-    category: of the cases that count. Methods without recorded phases, and what was not timed or has no profile, have
-    no row.
+    category: of the cases that count. Methods without recorded phases, and what was not timed or
+    has no profile, have no row.
     """
-    rows = pd.concat([_measured(findings, category), _modelled(findings, category)], ignore_index=True)
-    rows = rows.assign(remainder=rows["speedup"] / (rows["mat"] * rows["forward"] * rows["overhead"]))
+    rows = pd.concat(
+        [_measured(findings, category), _modelled(findings, category)], ignore_index=True
+    )
+    rows = rows.assign(
+        remainder=rows["speedup"] / (rows["mat"] * rows["forward"] * rows["overhead"])
+    )
     return rows[[*ROW, "basis", *FACTORS, "speedup"]]
 
 
@@ -144,10 +171,14 @@ def _measured(findings: Findings, category: str) -> pd.DataFrame:
     rows = rows.assign(step_ms=rows[[f"{phase}_ms" for phase in PHASES]].sum(axis=1))
     vanilla = rows[(rows["method"] == VANILLA) & rows["forward_ms"].notna()].drop_duplicates(_PLACE)
     rows = without_references(rows).dropna(subset=["mat", "forward_ms", "decode_speedup"])
-    rows = rows.merge(vanilla[[*_PLACE, "forward_ms", "step_ms"]], on=_PLACE, suffixes=("", "_vanilla"))
+    rows = rows.merge(
+        vanilla[[*_PLACE, "forward_ms", "step_ms"]], on=_PLACE, suffixes=("", "_vanilla")
+    )
     own, theirs = (rows[f"forward_ms{side}"] / rows[f"step_ms{side}"] for side in ("", "_vanilla"))
     forward = rows["forward_ms_vanilla"] / rows["forward_ms"]
-    found = rows.assign(basis=MEASURED, forward=forward, overhead=own / theirs, speedup=rows["decode_speedup"])
+    found = rows.assign(
+        basis=MEASURED, forward=forward, overhead=own / theirs, speedup=rows["decode_speedup"]
+    )
     return found[[*ROW, "basis", *_FIGURES]]
 
 
@@ -160,7 +191,14 @@ def _modelled(findings: Findings, category: str) -> pd.DataFrame:
             total = cases[cases["place"].isin(known.of(category, method)["case"])].sum()
             if not total["steps"]:
                 continue
-            ideal, mat = total["vanilla_ideal_ms"] / total["ideal_ms"], total["emitted"] / total["steps"]
+            ideal, mat = (
+                total["vanilla_ideal_ms"] / total["ideal_ms"],
+                total["emitted"] / total["steps"],
+            )
             speedup = total["vanilla_ms"] / total["method_ms"]
-            rows.append((*reported.key(method), MODELLED, mat, ideal / mat, speedup / ideal, speedup))
-    return pd.DataFrame(rows, columns=[*ROW, "basis", *_FIGURES]).astype(dict.fromkeys(_FIGURES, float))
+            rows.append(
+                (*reported.key(method), MODELLED, mat, ideal / mat, speedup / ideal, speedup)
+            )
+    return pd.DataFrame(rows, columns=[*ROW, "basis", *_FIGURES]).astype(
+        dict.fromkeys(_FIGURES, float)
+    )

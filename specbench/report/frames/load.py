@@ -1,7 +1,9 @@
-"""The modelled speedup of a method if equal requests share each forward, and the load at which the gain ends.
+"""The modelled speedup of a method if equal requests share each forward, and the load at which the
+gain ends.
 
-B requests that all take the same recorded steps feed B times the tokens and read B times the context, but no token
-attends to another request's. So with S(fed, context) the profile's step and T its forward, a shared step takes
+B requests that all take the same recorded steps feed B times the tokens and read B times the
+context, but no token attends to another request's. So with S(fed, context) the profile's step and T
+its forward, a shared step takes
 
     U(B, f, c) = S(B f, c) + T(1, B c) - T(1, c),
 
@@ -9,9 +11,10 @@ which for a linear fit is S(B f, B c), and
 
     speedup(B) = sum over emitted tokens of U(B, 1, c)  /  sum over steps of U(B, f_i, c_i).
 
-Drafters' own time is left out, as how a server spreads it over cores is its own choice; a second figure is the speedup
-with it, each request's median a step, one request after the other. At one request that is the predicted one. A draft
-of q - 1 tokens pays where it emits more than U(B, q, c) / U(B, 1, c) tokens a step, the break-even MAT.
+Drafters' own time is left out, as how a server spreads it over cores is its own choice; a second
+figure is the speedup with it, each request's median a step, one request after the other. At one
+request that is the predicted one. A draft of q - 1 tokens pays where it emits more than U(B, q, c)
+/ U(B, 1, c) tokens a step, the break-even MAT.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ LABELLED = "Modelled, batch of equal requests"
 class Load:
     """Modelled speedups of methods when several requests share each forward.
 
-    speedups: a row a (method, concurrency). pays: a row a method, the most requests at which the speedup is above 1 (0:
-    never, ``MOST``: no end found). break_even: the MAT that pays for a width of forward. outside: share of steps, or 1.
+    speedups: a row a (method, concurrency). pays: a row a method, the most requests at which the
+    speedup is above 1 (0: never, ``MOST``: no end found). break_even: the MAT that pays for a width
+    of forward. outside: share of steps, or 1.
     """
 
     speedups: pd.DataFrame
@@ -63,14 +67,16 @@ class Load:
 
 
 def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | None:
-    """Every method that drafts under each number of requests; None if there is no profile, or no step to model.
+    """Every method that drafts under each number of requests; None if there is no profile, or no
+    step to model.
 
-    concurrency: numbers that were asked for, with which RunError is raised instead; default the usual ones.
+    concurrency: numbers that were asked for, with which RunError is raised instead; default the
+    usual ones.
     """
     if concurrency and not any(findings.predictions):
         raise RunError(
-            "--concurrency: no latency profile; name one with --profile FILE (specbench profile measures one,"
-            " results/profiles/published/ contains published fits)"
+            "--concurrency: no latency profile; name one with --profile FILE (specbench profile"
+            " measures one, results/profiles/published/ contains published fits)"
         )
     asked, concurrency = bool(concurrency), concurrency or USUAL
     speedups: list[tuple[str | float, ...]] = []
@@ -85,27 +91,41 @@ def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | No
             if not len(steps):
                 continue
             cases = entry.prediction.cases[method]
-            own_ms = float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))  # of a predicted step
-            speedups += [(*key, count, *shared_speedup(profile, steps, count, own_ms)) for count in concurrency]
+            # of a predicted step
+            own_ms = float(cases["own_ms"].sum() / max(1.0, cases["steps"].sum()))
+            speedups += [
+                (*key, count, *shared_speedup(profile, steps, count, own_ms))
+                for count in concurrency
+            ]
             emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
             pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))
         steps = entry.trials.of(VANILLA).turns.steps
         contexts = sum(float(context.sum()) for (context,) in steps.read("context"))
-        mean, fed = np.full(len(QUERIES), contexts / max(1, len(steps))), np.array(QUERIES, dtype=np.float64)
+        mean, fed = (
+            np.full(len(QUERIES), contexts / max(1, len(steps))),
+            np.array(QUERIES, dtype=np.float64),
+        )
         one = np.ones(len(fed))
         for count in concurrency:  # the break-even at vanilla's mean context
-            ratio = profile.shared_ms(count * fed, mean, count) / profile.shared_ms(count * one, mean, count)
+            ratio = profile.shared_ms(count * fed, mean, count) / profile.shared_ms(
+                count * one, mean, count
+            )
             beyond = profile.outside(count * fed, mean) | profile.outside(one, count * mean)
             found = zip(QUERIES, ratio.tolist(), beyond.tolist(), strict=True)
             even += [(*entry.place, count, query, value, int(far)) for query, value, far in found]
     if not speedups:
         if asked:
-            raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
+            raise RunError(
+                "--concurrency: no method of these runs has a decode step that drafts; nothing to"
+                " model"
+            )
         return None
     return Load(
         pd.DataFrame(speedups, columns=list(CROSSOVER)),
         pd.DataFrame(pays, columns=list(PAYS)),
-        pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(["model", "suite", "concurrency", "fed"]),
+        pd.DataFrame(even, columns=list(BREAK_EVEN)).drop_duplicates(
+            ["model", "suite", "concurrency", "fed"]
+        ),
         findings.profiles,
     )
 
@@ -113,11 +133,19 @@ def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | No
 def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
     """The largest number of requests with a speedup above 1.
 
-    Of the powers of two and the numbers asked for, the last one that pays; then bisection towards the next. The speedup
-    need not fall with the load: where a few tokens cost nearly as much as many, it rises first.
+    Of the powers of two and the numbers asked for, the last one that pays; then bisection towards
+    the next. The speedup need not fall with the load: where a few tokens cost nearly as much as
+    many, it rises first.
     """
-    tried = sorted({1 << power for power in range(MOST.bit_length())} | {count for count in asked if count < MOST})
-    paying = [place for place, count in enumerate(tried) if shared_speedup(profile, steps, count)[0] > PAYING]
+    tried = sorted(
+        {1 << power for power in range(MOST.bit_length())}
+        | {count for count in asked if count < MOST}
+    )
+    paying = [
+        place
+        for place, count in enumerate(tried)
+        if shared_speedup(profile, steps, count)[0] > PAYING
+    ]
     if not paying:
         return 0
     if tried[paying[-1]] == MOST:
@@ -125,5 +153,7 @@ def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
     low, high = tried[paying[-1]], tried[paying[-1] + 1]
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if shared_speedup(profile, steps, middle)[0] > PAYING else (low, middle)
+        low, high = (
+            (middle, high) if shared_speedup(profile, steps, middle)[0] > PAYING else (low, middle)
+        )
     return low

@@ -1,8 +1,10 @@
-"""Limits on the ratio of two runs' figures, for continuous integration: which method of the second run became worse.
+"""Limits on the ratio of two runs' figures, for continuous integration: which method of the second
+run became worse.
 
-The ratio is that of the second run over the first, paired by case. A limit is exceeded if the complete interval of the
-ratio is beyond it; if only the ratio itself is, the limit is undecided. Without an interval the ratio decides, except
-for times under load. A time of a method is undecided, too, if vanilla's own became worse: the machine may have changed.
+The ratio is that of the second run over the first, paired by case. A limit is exceeded if the
+complete interval of the ratio is beyond it; if only the ratio itself is, the limit is undecided.
+Without an interval the ratio decides, except for times under load. A time of a method is undecided,
+too, if vanilla's own became worse: the machine may have changed.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ from specbench.stats import Estimate
 FAILS, UNDECIDED, PASSES, MISSING = "fails", "inconclusive", "passes", "missing"
 _LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([0-9]*\.?[0-9]+)\s*")
 _UNBOUNDED = ("load", "efficiency")  # texts, and a quotient of figures that has no interval
-LIMITED = tuple(name for name, column in COLUMN.items() if column.value is not None and name not in _UNBOUNDED)
+LIMITED = tuple(
+    name for name, column in COLUMN.items() if column.value is not None and name not in _UNBOUNDED
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The smallest (``<``) or largest (``>``) ratio of a column that passes. text: as it was given."""
+    """The smallest (``<``) or largest (``>``) ratio of a column that passes. text: as it was
+    given.
+    """
 
     text: str
     column: str
@@ -46,11 +52,15 @@ class Limit:
         found = _LIMIT.fullmatch(text)
         if found is None or not 0 < float(found[3]) < math.inf:
             raise InputError(
-                f"--fail {text}: expected COLUMN<RATIO or COLUMN>RATIO with a ratio of B over A above 0, as 'mat<0.98'"
+                f"--fail {text}: expected COLUMN<RATIO or COLUMN>RATIO with a ratio of B over A"
+                " above 0, as 'mat<0.98'"
             )
         if found[1] not in LIMITED:
             what = "interval of the column" if found[1] in COLUMN else "column"
-            raise InputError(f"--fail {text}: there is no {what} {found[1]}; expected one of {', '.join(LIMITED)}")
+            raise InputError(
+                f"--fail {text}: there is no {what} {found[1]}; expected one of"
+                f" {', '.join(LIMITED)}"
+            )
         return cls(text.strip(), found[1], found[2], float(found[3]))
 
     def judge(self, found: Estimate) -> str:
@@ -82,8 +92,8 @@ class Check:
 def check_limits(both: Sequence[Findings], limits: Sequence[Limit]) -> list[Check]:
     """Checks every limit on every method of two runs. both: of the first run and of the second.
 
-    A method that only one run has, or that has the figure in one run only, is missing. Raises InputError if no method
-    has the figure of a limit in both, or if the runs share no case.
+    A method that only one run has, or that has the figure in one run only, is missing. Raises
+    InputError if no method has the figure of a limit in both, or if the runs share no case.
     """
     sides = [_read(found) for found in both]
     methods = [name for name in dict.fromkeys((*sides[0], *sides[1])) if name != CONTROL]
@@ -102,8 +112,8 @@ def check_limits(both: Sequence[Findings], limits: Sequence[Limit]) -> list[Chec
                 own.append(_check(limit, method, values, (sides[0][method], sides[1][method])))
         if all(check.verdict == MISSING for check in own):
             raise InputError(
-                f"--fail {limit.text}: no method has {limit.column} in both runs; expected runs that have it (times are"
-                " those of a model, not of a replay)"
+                f"--fail {limit.text}: no method has {limit.column} in both runs; expected runs"
+                " that have it (times are those of a model, not of a replay)"
             )
         checks += own
     return checks
@@ -143,22 +153,25 @@ def _check(limit: Limit, method: str, values: tuple[float, float], sides: _Pair)
     else:
         one, two = (column.sums.unit(side.facts) for side in sides)
         resamples = 0 if loaded else stats.RESAMPLES
-        found = _scale(_ratio(sides, method, column.sums, column.baseline, resamples), _quotient(two, one))
+        found = _scale(
+            _ratio(sides, method, column.sums, column.baseline, resamples), _quotient(two, one)
+        )
     verdict, reason = limit.judge(found), ""
     if loaded and verdict == FAILS:
         verdict = UNDECIDED
         reason = (
-            f"{column.figure}: requests that share a server slow each other, so times of cases give no interval;"
-            " a limit on them cannot fail under load"
+            f"{column.figure}: requests that share a server slow each other, so times of cases give"
+            " no interval; a limit on them cannot fail under load"
         )
     elif column.clocked and not column.baseline and method != VANILLA and not loaded:
         moved = _machine(sides, column)
         low, high = moved.bounds
         if low > 1 or high < 1:
             reason = (
-                f"{column.figure}: vanilla's own ratio is {moved.value:.3f} [{low:.3f}, {high:.3f}], so the machine or"
-                " the engine changed between the runs; a method that became worse with it is inconclusive. Use limits"
-                " on speedup, which is paired within each run"
+                f"{column.figure}: vanilla's own ratio is {moved.value:.3f} [{low:.3f},"
+                f" {high:.3f}], so the machine or the engine changed between the runs; a method"
+                " that became worse with it is inconclusive. Use limits on speedup, which is"
+                " paired within each run"
             )
         if verdict == FAILS and (high < 1 if limit.side == "<" else low > 1):
             verdict = UNDECIDED
@@ -166,9 +179,13 @@ def _check(limit: Limit, method: str, values: tuple[float, float], sides: _Pair)
 
 
 def _machine(sides: _Pair, column: Column) -> Estimate:
-    """Vanilla's ratio of a time; of its complete decode steps for a phase, which vanilla may not have."""
+    """Vanilla's ratio of a time; of its complete decode steps for a phase, which vanilla may not
+    have.
+    """
     sums = column.sums
-    known = all(side.facts.timed and len(side.cases.of(OVERALL, VANILLA).succeeded()) for side in sides)
+    known = all(
+        side.facts.timed and len(side.cases.of(OVERALL, VANILLA).succeeded()) for side in sides
+    )
     if sums is None or not known:
         return Estimate(BLANK, None, None, 0)
     return _ratio(sides, VANILLA, Sums("decode_time_s", "steps") if sums.partial else sums)
@@ -186,12 +203,16 @@ def _scale(found: Estimate, unit: float) -> Estimate:
     return Estimate(found.value * unit, low, high, found.count)
 
 
-def _ratio(sides: _Pair, method: str, sums: Sums, baseline: str = "", resamples: int = stats.RESAMPLES) -> Estimate:
+def _ratio(
+    sides: _Pair, method: str, sums: Sums, baseline: str = "", resamples: int = stats.RESAMPLES
+) -> Estimate:
     """The second run's quotient over the first one's, on the cases that succeeded in both."""
     (names, one), (others, two) = (_columns(side.cases, method, sums, baseline) for side in sides)
     shared, ours, theirs = np.intersect1d(names, others, assume_unique=True, return_indices=True)
     if not len(shared):
-        raise InputError(f"the runs share no case of {method}; expected two runs on the same questions")
+        raise InputError(
+            f"the runs share no case of {method}; expected two runs on the same questions"
+        )
     one, two = one[:, ours], two[:, theirs]
     if baseline:
         return stats.rates(np.stack([one, two], axis=1), resamples=resamples).over(1, 0)
@@ -203,7 +224,9 @@ def _ratio(sides: _Pair, method: str, sums: Sums, baseline: str = "", resamples:
 
 
 def _columns(cases: CasesOfRun, method: str, sums: Sums, baseline: str) -> tuple[Values, Values]:
-    """(C,) names of the cases; (2, C) the method's part and whole, or (4, C) after those of the baseline."""
+    """(C,) names of the cases; (2, C) the method's part and whole, or (4, C) after those of the
+    baseline.
+    """
     own = cases.of(OVERALL, method).succeeded()
     if not baseline:
         return cases.names(own).astype(str), np.stack(sums.columns(own)).astype(np.float64)

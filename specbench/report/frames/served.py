@@ -1,7 +1,8 @@
-"""Requests that shared a server: throughput, waits, and the speedup over vanilla under the same load.
+"""Requests that shared a server: throughput, waits, and the speedup over vanilla under the same
+load.
 
-The unit of an interval is the stretch, not the request: requests of one stretch slow each other. A stretch of vanilla
-and one of the method serve the same cases, so they are paired.
+The unit of an interval is the stretch, not the request: requests of one stretch slow each other. A
+stretch of vanilla and one of the method serve the same cases, so they are paired.
 """
 
 from __future__ import annotations
@@ -35,16 +36,40 @@ GAUGES = {
 }
 LOAD = (
     *ROW,
-    *("kind", "requests", "rate", "stretches", "served", "seconds", "tokens_per_s", "user_tokens_per_s"),
-    *("speedup", "speedup_low", "speedup_high", "user_speedup", "modelled_speedup", "mat", "mean_requests"),
-    *("mean_rows", *GAUGES, "goodput", "kept", *(f"{wait}_p{share}_ms" for wait in WAITED for share in SHARES)),
+    *(
+        "kind",
+        "requests",
+        "rate",
+        "stretches",
+        "served",
+        "seconds",
+        "tokens_per_s",
+        "user_tokens_per_s",
+    ),
+    *(
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+        "user_speedup",
+        "modelled_speedup",
+        "mat",
+        "mean_requests",
+    ),
+    *(
+        "mean_rows",
+        *GAUGES,
+        "goodput",
+        "kept",
+        *(f"{wait}_p{share}_ms" for wait in WAITED for share in SHARES),
+    ),
 )
 _Stretches = dict[tuple[int, int], StretchRecord]
 
 
 @functools.cache
 def fewest(share: int) -> int:
-    """Requests of which with 99 % confidence at least two wait longer than the percentile: 11, 130, 662.
+    """Requests of which with 99 % confidence at least two wait longer than the percentile: 11, 130,
+    662.
 
     Source: MLPerf's rule for stopping early, for one wait above the estimate.
     """
@@ -75,12 +100,27 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
         variant = entry.variants.get(method, "")
         own, records = _stretches(entry.records(method), failed), entry.succeeded(method)
         turns = [turn for record in records for turn in record.turns]
-        inside = [turn for record in records if (record.round, record.block) in own for turn in record.turns]
-        lost = sum((record.round, record.block) in own for record in entry.records(method) if record.error is not None)
+        inside = [
+            turn
+            for record in records
+            if (record.round, record.block) in own
+            for turn in record.turns
+        ]
+        lost = sum(
+            (record.round, record.block) in own
+            for record in entry.records(method)
+            if record.error is not None
+        )
         seconds = sum(stretch["seconds"] for stretch in own.values())
         forwards = sum(stretch["forwards"] for stretch in own.values())
-        steps, modelled = entry.trials.of(method).turns.steps, BLANK  # what ``--concurrency`` models for a closed loop
-        if entry.prediction and method not in (VANILLA, CONTROL) and load.get("kind") == "closed" and len(steps):
+        # what ``--concurrency`` models for a closed loop
+        steps, modelled = entry.trials.of(method).turns.steps, BLANK
+        if (
+            entry.prediction
+            and method not in (VANILLA, CONTROL)
+            and load.get("kind") == "closed"
+            and len(steps)
+        ):
             modelled = shared_speedup(entry.prediction.profile, steps, load["requests"])[0]
         yield {
             **dict(zip(ROW, entry.key(method), strict=True)),
@@ -94,7 +134,9 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
             **_speedup(vanilla, own, method),
             "user_speedup": ratio(_rate(records), _rate(theirs)),
             "modelled_speedup": modelled,
-            "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
+            "mat": ratio(
+                sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)
+            ),
             "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
             "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards) or BLANK,
             **_gauges(own.values()),
@@ -111,14 +153,18 @@ def _failed(records: Iterable[CaseRecord]) -> set[tuple[int, str]]:
 def _stretches(records: Iterable[CaseRecord], failed: set[tuple[int, str]]) -> _Stretches:
     """(round, block) -> what the server did, of one method's records.
 
-    Without a stretch whose cases all failed, and without one in which a case failed that is not in ``failed``, those of
-    vanilla: the server had less to do.
+    Without a stretch whose cases all failed, and without one in which a case failed that is not in
+    ``failed``, those of vanilla: the server had less to do.
     """
     seen = [((record.round, record.block), record) for record in records]
     good = {key for key, record in seen if record.error is None}
     worse = _failed(record for _, record in seen) - failed
     bad = {key for key, record in seen if (record.round, record.case) in worse}
-    return {key: record.stretch for key, record in seen if record.stretch is not None and key in good - bad}
+    return {
+        key: record.stretch
+        for key, record in seen
+        if record.stretch is not None and key in good - bad
+    }
 
 
 def _rate(records: Sequence[CaseRecord]) -> float:
@@ -128,18 +174,28 @@ def _rate(records: Sequence[CaseRecord]) -> float:
 
 
 def _pair(vanilla: _Stretches, own: _Stretches) -> tuple[list[tuple[int, int]], Values]:
-    """Returns (S,) the stretches of both, and (4, S) seconds and tokens of vanilla's, then of the others."""
+    """Returns (S,) the stretches of both, and (4, S) seconds and tokens of vanilla's, then of the
+    others.
+    """
     shared = [key for key in own if key in vanilla]
-    columns = [[side[key][name] for key in shared] for side in (vanilla, own) for name in ("seconds", "tokens")]
+    columns = [
+        [side[key][name] for key in shared]
+        for side in (vanilla, own)
+        for name in ("seconds", "tokens")
+    ]
     return shared, np.array(columns, dtype=np.float64)
 
 
 def pair_stretches(entry: ReportedRun, method: str) -> tuple[list[str], Values]:
-    """Returns (S,) round and cases of each stretch that vanilla and a method share, and (4, S) as ``stats.speedup``."""
+    """Returns (S,) round and cases of each stretch that vanilla and a method share, and (4, S) as
+    ``stats.speedup``.
+    """
     failed, cases = _failed(entry.records(VANILLA)), defaultdict(list)
     for record in entry.records(VANILLA):
         cases[record.round, record.block].append(record.case)
-    shared, columns = _pair(*(_stretches(entry.records(name), failed) for name in (VANILLA, method)))
+    shared, columns = _pair(
+        *(_stretches(entry.records(name), failed) for name in (VANILLA, method))
+    )
     return [" ".join([str(key[0]), *sorted(cases[key])]) for key in shared], columns
 
 
@@ -159,18 +215,27 @@ def _first_s(turn: TurnRecord) -> float:
 
 
 def _gauges(stretches: Iterable[StretchRecord]) -> dict[str, float]:
-    """What a server reported of itself: the largest reading, or the mean over the time of the stretches with one."""
+    """What a server reported of itself: the largest reading, or the mean over the time of the
+    stretches with one.
+    """
     found = {}
     for column, (name, largest) in GAUGES.items():
-        own = [(each["seconds"], each["gauges"][name]) for each in stretches if name in each.get("gauges", {})]
+        own = [
+            (each["seconds"], each["gauges"][name])
+            for each in stretches
+            if name in each.get("gauges", {})
+        ]
         total = sum(seconds for seconds, _ in own)
         mean = ratio(sum(seconds * values[0] for seconds, values in own), total)
         found[column] = max(values[1] for _, values in own) if own and largest else mean
     return found
 
 
-def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None], seconds: float) -> dict[str, float]:
-    """[requests/s] that kept the objective, and their share; blank without one, and if a time is not known.
+def _goodput(
+    turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None], seconds: float
+) -> dict[str, float]:
+    """[requests/s] that kept the objective, and their share; blank without one, and if a time is
+    not known.
 
     lost: requests that failed.
     """
@@ -192,6 +257,8 @@ def _waits(turns: Sequence[TurnRecord]) -> dict[str, float]:
     waits = [(wait, values, share) for wait, values in found.items() for share in SHARES]
     known = {share: len(turns) >= fewest(share) for share in SHARES}
     return {
-        f"{wait}_p{share}_ms": 1e3 * float(np.percentile(values, share)) if values and known[share] else BLANK
+        f"{wait}_p{share}_ms": 1e3 * float(np.percentile(values, share))
+        if values and known[share]
+        else BLANK
         for wait, values, share in waits
     }

@@ -1,7 +1,8 @@
 """The decode steps and turns of one method, in the order of its records.
 
-A step is a few numbers, but a run of a million answers has hundreds of millions of them, so many steps are kept in a
-temporary file. They are read in blocks of whole records; a sum over them is the sum of the blocks' sums.
+A step is a few numbers, but a run of a million answers has hundreds of millions of them, so many
+steps are kept in a temporary file. They are read in blocks of whole records; a sum over them is the
+sum of the blocks' sums.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from specbench.records.record import PREFIX, CaseRecord, TurnRecord
 from specbench.report.frames.counting import Requests, as_requests, count_request, first_s
 
 Floats = NDArray[np.float64]
-# Of a step: the record, in the order in which they were added, tokens in the cache before it (prompt and answer but for
-# the root), tokens emitted before it, and the record's own columns; thinks: it began before the thinking's end; seconds
-# are NaN if they were not recorded.
+# Of a step: the record, in the order in which they were added, tokens in the cache before it
+# (prompt and answer but for the root), tokens emitted before it, and the record's own columns;
+# thinks: it began before the thinking's end; seconds are NaN if they were not recorded.
 STEP = np.dtype(
     [
         *((name, "u4") for name in ("record", "context", "position", "fed", "emitted", "depth")),
@@ -49,7 +50,9 @@ class Steps:
         # Of those not yet written: record, prompt, context at the start, steps, tokens of thinking.
         self._turns: list[tuple[int, int, int, int, int]] = []
         self.thinks = False  # any of them
-        self._waiting: dict[str, list[Any]] = {name: [] for name in ("emitted", "fed", "depth", "seconds")}
+        self._waiting: dict[str, list[Any]] = {
+            name: [] for name in ("emitted", "fed", "depth", "seconds")
+        }
         self._written = self.timed = self._records = 0
 
     def __len__(self) -> int:
@@ -62,7 +65,9 @@ class Steps:
             if turn.accept:
                 prompt = turn.prompt_tokens
                 thinking = turn.thinking or 0
-                self._turns.append((self._records, prompt, prompt - turn.in_prefill, len(turn.accept), thinking))
+                self._turns.append(
+                    (self._records, prompt, prompt - turn.in_prefill, len(turn.accept), thinking)
+                )
                 self.thinks |= thinking > 0
             waiting["emitted"] += turn.accept
             waiting["fed"] += turn.fed
@@ -137,7 +142,8 @@ def median(counts: Mapping[int, int]) -> float:
     return float(values[middle].mean())
 
 
-CACHED = "cached_tokens"  # of a turn's own figures: tokens in the method's state when the request began
+# of a turn's own figures: tokens in the method's state when the request began
+CACHED = "cached_tokens"
 
 
 class StateSize(NamedTuple):
@@ -153,8 +159,9 @@ class StateSize(NamedTuple):
 class Turns:
     """Turns that are added record by record, of cases that failed in no round.
 
-    sources: name -> nodes proposed and accepted. figures: a method's own figure -> one value per turn that has it.
-    state_sizes: of each record that has one. thought: turns that think; unanswered: those of them that have no answer.
+    sources: name -> nodes proposed and accepted. figures: a method's own figure -> one value per
+    turn that has it. state_sizes: of each record that has one. thought: turns that think;
+    unanswered: those of them that have no answer.
     """
 
     def __init__(self, spool: Any) -> None:
@@ -190,7 +197,9 @@ class Turns:
 
     @property
     def places(self) -> NDArray[Any]:
-        """(T, 3) of each turn its number from 1, the tokens of its prompt, and those of them that were in the cache."""
+        """(T, 3) of each turn its number from 1, the tokens of its prompt, and those of them that
+        were in the cache.
+        """
         return np.asarray(self._places).reshape(-1, 3)
 
     @property
@@ -217,6 +226,8 @@ class Turns:
                 self.figures.setdefault(name, array("d")).append(value)
         if record.turns and CACHED in record.turns[0].stats:
             tokens = record.turns[0].stats[CACHED]
-            self.state_sizes.append(StateSize(record.case, record.category, record.block, self._records, tokens))
+            self.state_sizes.append(
+                StateSize(record.case, record.category, record.block, self._records, tokens)
+            )
         self.steps.add(record.turns)
         self._records += 1

@@ -1,7 +1,9 @@
-"""A run's records as columns with one row per record: plain counts and times, before anything is averaged.
+"""A run's records as columns with one row per record: plain counts and times, before anything is
+averaged.
 
-They are built in one pass over the records, none of which is kept: a record takes about 200 bytes here, whatever the
-length of its answer. Which answers passed the tests of a user's sandbox is read from JSON lines; code is never run.
+They are built in one pass over the records, none of which is kept: a record takes about 200 bytes
+here, whatever the length of its answer. Which answers passed the tests of a user's sandbox is read
+from JSON lines; code is never run.
 """
 
 from __future__ import annotations
@@ -33,19 +35,58 @@ AUDITED = {  # share of each turn that a method's own figures state -> what it i
 }
 Values = NDArray[Any]
 Columns = Mapping[str, Values]
-MOST_PERIOD, LEAST_TIMES, LEAST_LOOP = 64, 4, 32  # of a loop: tokens of its period, its repetitions, and its tokens
-_COUNTS = ("steps", "emitted", "proposed", "drafted_steps", "fed", "repeated", "fresh_steps", "fresh_emitted")
+# of a loop: tokens of its period, its repetitions, and its tokens
+MOST_PERIOD, LEAST_TIMES, LEAST_LOOP = 64, 4, 32
+_COUNTS = (
+    "steps",
+    "emitted",
+    "proposed",
+    "drafted_steps",
+    "fed",
+    "repeated",
+    "fresh_steps",
+    "fresh_emitted",
+)
 _SUMMED = ("turns", *_COUNTS, "prefill_s", "violations")
 _PHASES = tuple(f"{phase}_s" for phase in PHASES)
 _KINDS = {  # array's letter -> columns
     "b": ("ok", "judged", "equal", "within", "drawn", "counted", "checked", "correct", "answered"),
     "i": (
-        *("record", "case", "category", "round", "stretch", "shard", "turns", "tokens", "steps", "emitted"),
-        *("drafted_steps", "repeated", "fresh_steps", "fresh_emitted", "violations", "positions", "ties"),
+        *(
+            "record",
+            "case",
+            "category",
+            "round",
+            "stretch",
+            "shard",
+            "turns",
+            "tokens",
+            "steps",
+            "emitted",
+        ),
+        *(
+            "drafted_steps",
+            "repeated",
+            "fresh_steps",
+            "fresh_emitted",
+            "violations",
+            "positions",
+            "ties",
+        ),
     ),
     "q": ("proposed", "fed", "state_bytes"),
     "d": (
-        *("prefill_s", "decode_s", "energy_j", *_PHASES, "drafter_s", "cpu_s", "wall_s", "close_steps", "worst_gap"),
+        *(
+            "prefill_s",
+            "decode_s",
+            "energy_j",
+            *_PHASES,
+            "drafter_s",
+            "cpu_s",
+            "wall_s",
+            "close_steps",
+            "worst_gap",
+        ),
         *AUDITED,
     ),
 }
@@ -53,7 +94,9 @@ _KINDS = {  # array's letter -> columns
 
 @dataclass(frozen=True, slots=True)
 class MethodTrials:
-    """A method's records. columns: (R,) each, as ``Trials`` lists them. turns: of those that count."""
+    """A method's records. columns: (R,) each, as ``Trials`` lists them. turns: of those that
+    count.
+    """
 
     columns: Columns
     turns: Turns
@@ -67,17 +110,18 @@ class MethodTrials:
 class Trials:
     """The records of a run by method. cases, categories: names, which columns give by number.
 
-    record: place in the run. tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps.
-    proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to the target. repeated: tokens in
-    loops (``find_loops``). fresh_steps, fresh_emitted: steps whose first token is in no loop, and their tokens.
-    *_s: [s], a phase no turn recorded is NaN. time_s: prefills, then decoding; wall_s: the same turn by turn.
-    drafter_s: in its phases. cpu_s: the processor time of the turns, NaN if one has none.
-    energy_j: [J], NaN if a turn has none. stretch: of a load, shard: of a merged run, -1 without.
-    judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN if a
-    record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
-    answered: an answer is more than blank text or one token. checked: its answer was compared with a reference's
-    number; correct: and has it. in_vocabulary: emitted tokens that the drafter can draft, overlap: of the laws, summed
-    over steps; NaN if a turn states none.
+    record: place in the run. tokens: emitted ids, the prefill's included. emitted: tokens of the
+    decode steps. proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to
+    the target. repeated: tokens in loops (``find_loops``). fresh_steps, fresh_emitted: steps whose
+    first token is in no loop, and their tokens. *_s: [s], a phase no turn recorded is NaN. time_s:
+    prefills, then decoding; wall_s: the same turn by turn. drafter_s: in its phases. cpu_s: the
+    processor time of the turns, NaN if one has none. energy_j: [J], NaN if a turn has none.
+    stretch: of a load, shard: of a merged run, -1 without. judged: compared with vanilla. within:
+    equal to vanilla, or no id beyond the tolerance. close_steps: NaN if a record does not have
+    them. drawn: whole drafts were recorded. counted: its case failed in no round. answered: an
+    answer is more than blank text or one token. checked: its answer was compared with a reference's
+    number; correct: and has it. in_vocabulary: emitted tokens that the drafter can draft, overlap:
+    of the laws, summed over steps; NaN if a turn states none.
     """
 
     cases: Values
@@ -86,7 +130,11 @@ class Trials:
 
     def of(self, method: str) -> MethodTrials:
         """A method's; empty where it has no record."""
-        return self.methods[method] if method in self.methods else MethodTrials(_as_columns(_empty_rows()), Turns(None))
+        return (
+            self.methods[method]
+            if method in self.methods
+            else MethodTrials(_as_columns(_empty_rows()), Turns(None))
+        )
 
     def columns(self, method: str) -> Columns:
         """A method's columns."""
@@ -96,7 +144,9 @@ class Trials:
         """Number of tokens in the cache -> the number of steps of all methods with it."""
         found: Counter[int] = Counter()
         for each in self.methods.values():
-            found.update({context: count for (context,), count in each.turns.steps.count("context").items()})
+            found.update(
+                {context: count for (context,), count in each.turns.steps.count("context").items()}
+            )
         return found
 
 
@@ -152,9 +202,14 @@ class Tally:
         self._count += 1
 
     def end(self, records: Iterable[CaseRecord]) -> Trials:
-        """The trials of all records. records: to go through again where a case failed after another round counted."""
+        """The trials of all records. records: to go through again where a case failed after another
+        round counted.
+        """
         names = np.array(list(self._cases), dtype=object)
-        found = {name: MethodTrials(_as_columns(rows), turns) for name, (rows, turns) in self._methods.items()}
+        found = {
+            name: MethodTrials(_as_columns(rows), turns)
+            for name, (rows, turns) in self._methods.items()
+        }
         failed, late = set[tuple[str, str]](), False
         for name, each in found.items():
             cases = each.columns["case"]
@@ -188,7 +243,9 @@ def _count(record: CaseRecord) -> dict[str, Any]:
         "fed": sum(sum(turn.fed) for turn in turns),
         "repeated": sum(int(looped.sum()) for looped in loops),
         "fresh_steps": sum(int(each.sum()) for each in fresh),
-        "fresh_emitted": sum(int(np.dot(each, turn.accept)) for each, turn in zip(fresh, turns, strict=True)),
+        "fresh_emitted": sum(
+            int(np.dot(each, turn.accept)) for each, turn in zip(fresh, turns, strict=True)
+        ),
         "state_bytes": record.state_bytes,
         "drawn": any(turn.trees for turn in turns),
         "checked": record.correct is not None,
@@ -203,9 +260,11 @@ def _find_loops(ids: bytes) -> NDArray[np.bool_]:
 
 
 def find_loops(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark the tokens that only repeat what is before them in a loop; a loop's first period is not marked.
+    """Mark the tokens that only repeat what is before them in a loop; a loop's first period is not
+    marked.
 
-    A loop has a period of at most ``MOST_PERIOD`` tokens, ``LEAST_TIMES`` times and at least ``LEAST_LOOP`` tokens.
+    A loop has a period of at most ``MOST_PERIOD`` tokens, ``LEAST_TIMES`` times and at least
+    ``LEAST_LOOP`` tokens.
 
     Args:
         ids: (T,) int64, an answer.
@@ -215,7 +274,8 @@ def find_loops(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     """
     found = np.zeros(len(ids), dtype=bool)
     for period in range(1, min(MOST_PERIOD, len(ids) // LEAST_TIMES) + 1):
-        least = max((LEAST_TIMES - 1) * period, LEAST_LOOP - period)  # tokens that equal the one a period before them
+        # tokens that equal the one a period before them
+        least = max((LEAST_TIMES - 1) * period, LEAST_LOOP - period)
         alike = ids[period:] == ids[:-period]
         if np.count_nonzero(alike) < least:
             continue
@@ -232,7 +292,9 @@ def _times(record: CaseRecord) -> dict[str, float]:
         "decode_s": sum(turn.decode_s for turn in turns),
         "wall_s": sum(turn.wall_s for turn in turns),
         "energy_j": sum(BLANK if turn.energy_j is None else turn.energy_j for turn in turns),
-        "drafter_s": sum(turn.phases_s.get(phase, 0.0) for turn in turns for phase in DRAFTER_PHASES),
+        "drafter_s": sum(
+            turn.phases_s.get(phase, 0.0) for turn in turns for phase in DRAFTER_PHASES
+        ),
         "cpu_s": sum(BLANK if turn.cpu_s is None else turn.cpu_s for turn in turns),
     }
     for phase, column in zip(PHASES, _PHASES, strict=True):
@@ -244,7 +306,9 @@ def _times(record: CaseRecord) -> dict[str, float]:
 
 
 def _judgement(record: CaseRecord) -> dict[str, Any]:
-    """Ids that differ from vanilla and were never teacher-forced may differ by more than a tie: not within."""
+    """Ids that differ from vanilla and were never teacher-forced may differ by more than a tie: not
+    within.
+    """
     verdict = record.lossless
     if verdict is None:
         zeros = ("judged", "equal", "within", "violations", "positions", "ties", "worst_gap")
@@ -270,9 +334,10 @@ def ratio(part: float, whole: float) -> float:
 def fold_cases(rows: Columns) -> Columns:
     """One row per case from a method's columns, in the order in which they came.
 
-    Counts, phases and energy are summed over the rounds. time_s: [s] end to end, with tokens the median over the rounds
-    (``stats.over_rounds``); decode_time_s with decode_tokens likewise. all_tokens: over all rounds. ok: False when any
-    round failed. within, equal: in every judged round.
+    Counts, phases and energy are summed over the rounds. time_s: [s] end to end, with tokens the
+    median over the rounds (``stats.over_rounds``); decode_time_s with decode_tokens likewise.
+    all_tokens: over all rounds. ok: False when any round failed. within, equal: in every judged
+    round.
     """
     if len(np.unique(rows["case"])) == len(rows["case"]):
         named = {"all_tokens": "tokens", "decode_time_s": "decode_s", "decode_tokens": "emitted"}
@@ -293,15 +358,21 @@ def fold_cases(rows: Columns) -> Columns:
         folded[column] = judged[column].all().reindex(folded.index).fillna(False).astype(bool)
     folded[["time_s", "tokens"]] = _medians(groups, "time_s", "tokens")
     folded[["decode_time_s", "decode_tokens"]] = _medians(groups, "decode_s", "emitted")
-    return {str(name): folded[name].to_numpy() for name in folded} | {"case": folded.index.to_numpy()}
+    return {str(name): folded[name].to_numpy() for name in folded} | {
+        "case": folded.index.to_numpy()
+    }
 
 
 def _medians(groups: Any, seconds: str, tokens: str) -> pd.DataFrame:
-    values = {key: over_rounds(group[seconds], group[tokens]) for key, group in groups[[seconds, tokens]]}
+    values = {
+        key: over_rounds(group[seconds], group[tokens]) for key, group in groups[[seconds, tokens]]
+    }
     return pd.DataFrame.from_dict(values, orient="index")
 
 
-_EXPECTED = 'expected lines such as {"task_id": "HumanEval/0", "method": "pld", "round": 0, "passed": true}'
+_EXPECTED = (
+    'expected lines such as {"task_id": "HumanEval/0", "method": "pld", "round": 0, "passed": true}'
+)
 _SHOWN = 5  # answers of an error
 Key = tuple[str, str, int]  # method, case, round
 
@@ -314,7 +385,9 @@ class _Line(TypedDict):
 
 
 def read_passed(paths: Sequence[Path]) -> dict[Key, bool]:
-    """Returns whether each answer passed. Raises InputError naming file and line, also of a second row of an answer."""
+    """Returns whether each answer passed. Raises InputError naming file and line, also of a second
+    row of an answer.
+    """
     found: dict[Key, bool] = {}
     schema = TypeAdapter(_Line)
     for path in paths:
@@ -323,7 +396,9 @@ def read_passed(paths: Sequence[Path]) -> dict[Key, bool]:
             line = parse_as(schema, text, where, _EXPECTED)
             key = (line["method"], str(line["task_id"]), line.get("round", 0))
             if key in found:
-                raise InputError(f"{where}: {_spell(key)} has a row already; expected one row an answer")
+                raise InputError(
+                    f"{where}: {_spell(key)} has a row already; expected one row an answer"
+                )
             found[key] = line["passed"]
     if not found:
         raise InputError(f"--passed {', '.join(map(str, paths))}: no rows; {_EXPECTED}")
@@ -333,11 +408,17 @@ def read_passed(paths: Sequence[Path]) -> dict[Key, bool]:
 def with_passed(trials: Sequence[Trials], passed: Mapping[Key, bool]) -> list[Trials]:
     """The trials with these answers checked. trials: of one run, which may have grown.
 
-    A method that has a row needs one for every finished answer of the categories that have any. Raises InputError for
-    a row of no answer, and for an answer without a row.
+    A method that has a row needs one for every finished answer of the categories that have any.
+    Raises InputError for a row of no answer, and for an answer without a row.
     """
-    every = {key: (category, counted) for each in trials for key, category, counted in _answers_of(each)}
-    such = f"expected its cases and methods, such as {_spell(next(iter(every)))}" if every else "it has no answer"
+    every = {
+        key: (category, counted) for each in trials for key, category, counted in _answers_of(each)
+    }
+    such = (
+        f"expected its cases and methods, such as {_spell(next(iter(every)))}"
+        if every
+        else "it has no answer"
+    )
     _refuse([key for key in passed if key not in every], "of no answer of the run", such)
     methods, categories = {key[0] for key in passed}, {every[key][0] for key in passed}
     due = [key for key, (category, counted) in every.items() if counted and category in categories]
@@ -368,14 +449,19 @@ def _with_verdicts(trials: Trials, passed: Mapping[Key, bool]) -> Trials:
         verdicts = [passed.get(key) for key in _keys(trials, method)]
         given = np.array([verdict is not None for verdict in verdicts], dtype=bool)
         correct = np.where(given, np.array(verdicts, dtype=bool), columns["correct"])
-        methods[method] = replace(found, columns={**columns, "checked": columns["checked"] | given, "correct": correct})
+        methods[method] = replace(
+            found, columns={**columns, "checked": columns["checked"] | given, "correct": correct}
+        )
     return replace(trials, methods=methods)
 
 
 def _refuse(keys: Sequence[Key], what: str, fix: str) -> None:
     if keys:
         more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-        raise InputError(f"--passed: {len(keys)} rows are {what}: {'; '.join(map(_spell, keys[:_SHOWN]))}{more}; {fix}")
+        raise InputError(
+            f"--passed: {len(keys)} rows are {what}: {'; '.join(map(_spell, keys[:_SHOWN]))}{more};"
+            f" {fix}"
+        )
 
 
 def _spell(key: Key) -> str:

@@ -1,6 +1,7 @@
 """``report.html``: one file that contains everything, so that it can be mailed.
 
-The style sheet and the scripts are files of this package. The page contains them, and allows them by their hashes.
+The style sheet and the scripts are files of this package. The page contains them, and allows them
+by their hashes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,14 @@ from specbench.report.table import MEANINGS, Heading, Row, Table, method_table
 from specbench.report.tables import detail as tables_of
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables, settings_tables
-from specbench.report.tables.summary import DEFINITIONS, build_tables, caption, meaning, split_lossy, steps_table
+from specbench.report.tables.summary import (
+    DEFINITIONS,
+    build_tables,
+    caption,
+    meaning,
+    split_lossy,
+    steps_table,
+)
 from specbench.report.writers import to_html
 
 _HERE = Path(__file__).resolve().parent
@@ -51,7 +59,11 @@ _HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "M
 
 
 def write_page(
-    findings: Findings, plots: Sequence[Path], output: Path, load: Load | None = None, titled: bool = False
+    findings: Findings,
+    plots: Sequence[Path],
+    output: Path,
+    load: Load | None = None,
+    titled: bool = False,
 ) -> Path:
     """Writes the page with its plots inside.
 
@@ -67,38 +79,47 @@ def write_page(
     return path
 
 
-def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | None = None, titled: bool = False) -> str:
+def render_page(
+    findings: Findings, plots: Sequence[Path] = (), load: Load | None = None, titled: bool = False
+) -> str:
     """Returns the complete document; the arguments are those of ``write_page``."""
     where = "; ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
     headlines = find_headlines(findings, load)
     found = _sections(findings, gallery(plots, titled), headlines, load)
     sections = {title: body.strip() for title, body in found.items() if body}
-    words = re.sub(r"<script.*?</script>|<[^>]*>", " ", "".join(sections.values()), flags=re.S).lower()
+    words = re.sub(
+        r"<script.*?</script>|<[^>]*>", " ", "".join(sections.values()), flags=re.S
+    ).lower()
     used = {word: meaning for word, meaning in DEFINITIONS.items() if word.lower() in words}
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     texts = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    script = '"use strict";\n(() => {\n' + texts + "})();\n"  # scripts share names with each other and nothing else
+    # scripts share names with each other and nothing else
+    script = '"use strict";\n(() => {\n' + texts + "})();\n"
     policy = (  # nothing is loaded, and nothing runs but our own script
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
-        " form-action 'none'"
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src"
+        f" '{_hash(script)}'; base-uri 'none'; form-action 'none'"
     )
     sections["What each number means"] = part("definitions", used).strip()
     about = _describe(findings).removeprefix(f"{where} ")
     return templates().get_template("page.html.j2").render(
-        where=where, policy=Markup(policy), style=Markup(style), script=Markup(script), caption=about,
-        opening=opening(findings, headlines), sections=sections,
+        where=where, policy=Markup(policy), style=Markup(style), script=Markup(script),
+        caption=about, opening=opening(findings, headlines), sections=sections,
     )  # fmt: skip
 
 
 def _hash(text: str) -> str:
     """Returns the hash that browsers make of the text between the tags."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode(
+        "ascii"
+    )
 
 
 def _sections(
     findings: Findings, pictures: Markup, headlines: Sequence[Headline], load: Load | None
 ) -> dict[str, Markup]:
-    """Heading -> its section, '' if there is nothing to show. Figures come first, evidence is folded."""
+    """Heading -> its section, '' if there is nothing to show. Figures come first, evidence is
+    folded.
+    """
     few = {
         "Warnings": part("list", findings.warnings) if findings.warnings else Markup(""),
         "Environment": environment(findings),
@@ -106,16 +127,25 @@ def _sections(
     if findings.summary.empty:  # nothing was decoded yet: no table has a row
         return few
     tables = build_tables(findings.summary, findings.facts, findings.contests)
-    marked = findings.summary["time_only_step_ms"].notna()  # accepted lengths were replayed: not to be ranked
+    # accepted lengths were replayed: not to be ranked
+    marked = findings.summary["time_only_step_ms"].notna()
     ranked, unranked = findings.summary[~marked], findings.summary[marked]
-    timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
+    timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])[
+        "overall"
+    ]
     board = unranked.empty or len(ranked)
     detail, tails = findings.detail, findings.detail["tails"]
     crossover = [crossover_table(load)] if load else []
     return {
-        "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else Markup(""),
+        "Leaderboard": (
+            leaderboard(ranked, findings.facts, findings.contests) if board else Markup("")
+        ),
         "Under load": to_html(
-            [*tables_of.objective_tables(detail[OBJECTIVE]), *tables_of.served_tables(detail[LOADED]), *crossover]
+            [
+                *tables_of.objective_tables(detail[OBJECTIVE]),
+                *tables_of.served_tables(detail[LOADED]),
+                *crossover,
+            ]
         ),
         "Time only": to_html([] if unranked.empty else timed),
         "Best settings": to_html(settings_tables(findings, headlines)),
@@ -134,7 +164,9 @@ def _sections(
         "Waiting": to_html([tables_of.tails_table(tails, "")] if len(tails) else []),
         "A mean step": to_html([steps_table(findings.summary, findings.facts)]),
         "Audit": to_html(tables_of.audit_tables(findings)),
-        "Acceptance by other definitions": to_html(tables_of.count_tables(detail["accept_definitions"])),
+        "Acceptance by other definitions": to_html(
+            tables_of.count_tables(detail["accept_definitions"])
+        ),
         "Shards": to_html(tables_of.shards_tables(findings)),
         "Environment": few["Environment"],
     }
@@ -151,16 +183,23 @@ def gallery(plots: Sequence[Path], titled: bool = False) -> Markup:
         return Markup("")
     from PIL import Image  # part of matplotlib, and slow to import
 
-    from specbench.report.plots.catalogue import title_of  # matplotlib, which drew them, is slow to import
+    # matplotlib, which drew them, is slow to import
+    from specbench.report.plots.catalogue import title_of
 
     pictures: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for path in plots:
         memory = io.BytesIO()
-        with Image.open(path) as drawn:  # in 256 colours, a third of the bytes: a page may have hundreds of pictures
+        # in 256 colours, a third of the bytes: a page may have hundreds of pictures
+        with Image.open(path) as drawn:
             drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(memory, "png")
             width = drawn.width * _SCREEN_DPI // DPI
-        look = {"data": base64.b64encode(memory.getvalue()).decode("ascii"), "width": width, "titled": titled}
-        folded = path.stem.startswith("radar")  # the bars by category show the same figures, and with intervals
+        look = {
+            "data": base64.b64encode(memory.getvalue()).decode("ascii"),
+            "width": width,
+            "titled": titled,
+        }
+        # the bars by category show the same figures, and with intervals
+        folded = path.stem.startswith("radar")
         pictures[folded].append(look | {"title": title_of(path.stem)})
     return part("pictures", pictures[False], pictures[True])
 
@@ -176,7 +215,10 @@ def _describe(findings: Findings) -> str:
             lines.append(f"{title} {'; '.join(traces)}.")
     stamps = [str(run.manifest["created"]) for run in findings.runs if "created" in run.manifest]
     if stamps:
-        lines.append(f"Created {', '.join(dict.fromkeys(stamp[:16].replace('T', ' ') for stamp in stamps))} UTC.")
+        lines.append(
+            f"Created {', '.join(dict.fromkeys(stamp[:16].replace('T', ' ') for stamp in stamps))}"
+            " UTC."
+        )
     return " ".join(dict.fromkeys(filter(None, lines)))
 
 
@@ -190,28 +232,68 @@ _FACTOR_TITLES = {
 _STAIR_PX = 7
 _MARKS = {VANILLA: "reference", CONTROL: "control"}
 _VERDICT_HEADER = (
-    *("Method", "Checked answers", "Vanilla's very ids", "Ids checked", "Ties", "Violations", "Largest gap"),
+    *(
+        "Method",
+        "Checked answers",
+        "Vanilla's very ids",
+        "Ids checked",
+        "Ties",
+        "Violations",
+        "Largest gap",
+    ),
     "Close steps",
 )
-_VERDICTS = ("record", "equal", "positions", "ties", "violations", "worst_gap", "close_steps")  # columns of the trials
-_DIFFERENCES_HEADER = ("Method", "Case", "Round", "Turn", "Token", "Ties", "Violations", "Largest gap")
+# columns of the trials
+_VERDICTS = ("record", "equal", "positions", "ties", "violations", "worst_gap", "close_steps")
+_DIFFERENCES_HEADER = (
+    "Method",
+    "Case",
+    "Round",
+    "Turn",
+    "Token",
+    "Ties",
+    "Violations",
+    "Largest gap",
+)
 _MANIFEST = (
-    *("specbench", "created", "config_hash", "model", "suite", "trace", "rounds", "temperature", "git", "versions"),
+    *(
+        "specbench",
+        "created",
+        "config_hash",
+        "model",
+        "suite",
+        "trace",
+        "rounds",
+        "temperature",
+        "git",
+        "versions",
+    ),
     "machine",
 )
 
 
 def why_section(findings: Findings) -> Markup:
-    """Each decode speedup as a product, the fastest method first; '' if no step was measured or modelled."""
+    """Each decode speedup as a product, the fastest method first; '' if no step was measured or
+    modelled.
+    """
     rows = explain(findings)
     rows = rows[np.isfinite(rows[[*FACTORS, "speedup"]].astype(float)).all(axis=1)]
     if rows.empty:
         return Markup("")
-    rows = rows.sort_values(["model", "suite", "basis", "speedup"], ascending=[True, True, True, False], kind="stable")
+    rows = rows.sort_values(
+        ["model", "suite", "basis", "speedup"], ascending=[True, True, True, False], kind="stable"
+    )
     names = [name for name in ("model", "suite", "basis") if rows[name].nunique() > 1]
-    header = [*map(str.capitalize, names), "Method", "Staircase", *_FACTOR_TITLES.values(), "= Decode speedup"]
+    header = [
+        *map(str.capitalize, names),
+        "Method",
+        "Staircase",
+        *_FACTOR_TITLES.values(),
+        "= Decode speedup",
+    ]
     found = rows.to_dict("records")
-    ends = [np.cumprod([1.0, *(float(row[name]) for name in FACTORS)]) for row in found]  # of the stairs, from vanilla
+    # of the stairs, from vanilla
+    ends = [np.cumprod([1.0, *(float(row[name]) for name in FACTORS)]) for row in found]
     logs = np.log(ends)
     low, high = min(0.0, logs.min()) - 0.05, max(0.0, logs.max()) + 0.05
     places = 100 * (logs - low) / (high - low)  # per cent of the width
@@ -227,12 +309,21 @@ def why_section(findings: Findings) -> Markup:
         for row, place in zip(found, places, strict=True)
     ]
     basis = "" if "basis" in names else f" {str(rows['basis'].iloc[0]).capitalize()}."
-    return part("why", MEANINGS["why"] + basis, header, len(names) + 1, lines, _STAIR_PX * (len(FACTORS) + 1))
+    return part(
+        "why",
+        MEANINGS["why"] + basis,
+        header,
+        len(names) + 1,
+        lines,
+        _STAIR_PX * (len(FACTORS) + 1),
+    )
 
 
 def _stairs(places: np.ndarray) -> list[dict[str, Any]]:
     """places: (F + 1,) where each stair ends, in per cent of the width, vanilla's 1 first."""
-    steps = [(f"factor{number}", places[number], places[number + 1]) for number in range(len(FACTORS))]
+    steps = [
+        (f"factor{number}", places[number], places[number + 1]) for number in range(len(FACTORS))
+    ]
     return [
         {
             "kind": kind,
@@ -245,15 +336,19 @@ def _stairs(places: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequence[Contest]) -> Markup:
+def leaderboard(
+    summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequence[Contest]
+) -> Markup:
     """Every method's figures, overall and by category, to be sorted and filtered on the page.
 
-    Without a script it is the plain table of the overall figures. Lossy methods have a separate table.
+    Without a script it is the plain table of the overall figures. Lossy methods have a separate
+    table.
     """
     rows = with_drafting(drop_repeated_rows(summary))
     rows = pd.concat([sort_rows(part) for _, part in rows.groupby(["model", "suite"], sort=False)])
     whole = overall(rows)
-    rows = rows.assign(counted=rows["cases"].where(rows["category"] != OVERALL))  # what may be in brackets
+    # what may be in brackets
+    rows = rows.assign(counted=rows["cases"].where(rows["category"] != OVERALL))
     columns = [
         replace(column, few="counted" if f"{column.figure}_low" in rows else "")
         for column in OVERALL_COLUMNS
@@ -266,8 +361,12 @@ def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequenc
     return Markup("").join([part("filters", categories, places), *boards])
 
 
-def _board(rows: pd.DataFrame, columns: Sequence[Heading], remark: str, contests: Sequence[Contest]) -> Markup:
-    """The rows of all categories, with the best figures of each category in bold. remark: '' for lossless methods."""
+def _board(
+    rows: pd.DataFrame, columns: Sequence[Heading], remark: str, contests: Sequence[Contest]
+) -> Markup:
+    """The rows of all categories, with the best figures of each category in bold. remark: '' for
+    lossless methods.
+    """
     ranks = {name: rank for rank, name in enumerate(dict.fromkeys(rows["category"]))}
     rows = rows.sort_values("category", key=lambda names: names.map(ranks), kind="stable")
 
@@ -283,7 +382,10 @@ def _board(rows: pd.DataFrame, columns: Sequence[Heading], remark: str, contests
             "where": row["where"],
             "hidden": row["category"] != OVERALL,
             "mark": "lossy" if remark else _MARKS.get(row["method"], ""),
-            "values": ["" if math.isnan(value) else f"{value:.6g}" for value in (float(row[name]) for name in shown)],
+            "values": [
+                "" if math.isnan(value) else f"{value:.6g}"
+                for value in (float(row[name]) for name in shown)
+            ],
         }
         for row in rows.to_dict("records")
     ]
@@ -291,7 +393,9 @@ def _board(rows: pd.DataFrame, columns: Sequence[Heading], remark: str, contests
 
 
 def lossless_section(findings: Findings) -> Markup:
-    """The verdicts on every lossless method's answers and where they first differ from vanilla's; '' without any."""
+    """The verdicts on every lossless method's answers and where they first differ from vanilla's;
+    '' without any.
+    """
     judged = _find_judged(findings)
     others = judged[judged["method"] != VANILLA]
     if others.empty:
@@ -300,18 +404,24 @@ def lossless_section(findings: Findings) -> Markup:
     rows = tuple((Cell(str(name)), *map(Cell, _figures(found))) for name, found in groups)
     verdicts = Table("lossless", "", MEANINGS["lossless"], _VERDICT_HEADER, rows)
     order, falling = ["violations", "worst_gap", "run", "record"], [False, False, True, True]
-    differ = others[~others["equal"].astype(bool)].sort_values(order, ascending=falling, kind="stable")
+    differ = others[~others["equal"].astype(bool)].sort_values(
+        order, ascending=falling, kind="stable"
+    )
     cells = tuple(
         tuple(map(Cell, _difference(row.name, findings.runs[row.run].records[row.record])))
         for row in differ[:MAX_ROWS].itertuples(index=False)
     )
     remark = "Turns and tokens are counted from 0."
     listed = Table("differences", "", remark, _DIFFERENCES_HEADER, cells, labels=2)
-    return to_html([verdicts]) + part("differences", len(differ), len(others), _cut(len(differ)), listed)
+    return to_html([verdicts]) + part(
+        "differences", len(differ), len(others), _cut(len(differ)), listed
+    )
 
 
 def _find_judged(findings: Findings) -> pd.DataFrame:
-    """A row for each judged record of a lossless method, by method; also vanilla's, whose ties are the noise floor."""
+    """A row for each judged record of a lossless method, by method; also vanilla's, whose ties are
+    the noise floor.
+    """
     ranks = {name: rank for facts in findings.facts for rank, name in enumerate(facts.methods)}
     frames = [pd.DataFrame(columns=["run", "method", "name", *_VERDICTS])]
     for number, reported in enumerate(findings.reported):
@@ -340,7 +450,13 @@ def _difference(name: str, record: CaseRecord) -> tuple[str, ...]:
     verdict = record.lossless
     assert verdict is not None
     found = (str(verdict.ties), str(verdict.violations), f"{verdict.worst_gap:.2g}")
-    return (name, record.case, str(record.round), *map(str, verdict.divergence or (BLANK, BLANK)), *found)
+    return (
+        name,
+        record.case,
+        str(record.round),
+        *map(str, verdict.divergence or (BLANK, BLANK)),
+        *found,
+    )
 
 
 def failures(findings: Findings) -> Markup:
@@ -355,7 +471,10 @@ def failures(findings: Findings) -> Markup:
         record = run.records[place]
         error = record.error
         assert error is not None
-        title = f"{label(record.method)}, case {record.case}, round {record.round}, turn {error['turn']}"
+        title = (
+            f"{label(record.method)}, case {record.case}, round {record.round}, turn"
+            f" {error['turn']}"
+        )
         shown.append((f"{title}: {error['type']}: {error['message']}", error["traceback"]))
     return part("failures", len(failed), _cut(len(failed)), shown) if failed else Markup("")
 
@@ -365,7 +484,9 @@ def _cut(total: int) -> str:
 
 
 def environment(findings: Findings) -> Markup:
-    """For each run: its manifest, its machine, its methods' parameters and its configuration, folded if several."""
+    """For each run: its manifest, its machine, its methods' parameters and its configuration,
+    folded if several.
+    """
     parts = []
     for run in findings.runs:
         manifest = run.manifest
@@ -376,8 +497,13 @@ def environment(findings: Findings) -> Markup:
         }
         texts = {
             title: json.dumps(manifest[key], indent=2, ensure_ascii=False, default=str)
-            for title, key in (("Methods and their parameters", "methods"), ("Configuration", "config"))
+            for title, key in (
+                ("Methods and their parameters", "methods"),
+                ("Configuration", "config"),
+            )
             if manifest.get(key)
         }
-        parts.append(part("environment", run.directory.name if len(findings.runs) > 1 else "", facts, texts))
+        parts.append(
+            part("environment", run.directory.name if len(findings.runs) > 1 else "", facts, texts)
+        )
     return Markup("").join(parts)

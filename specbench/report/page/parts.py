@@ -16,7 +16,9 @@ from specbench.names import printable
 
 @cache
 def templates() -> Environment:
-    """The templates of a page. Every text that they print is escaped, and characters that hide or steer are visible."""
+    """The templates of a page. Every text that they print is escaped, and characters that hide or
+    steer are visible.
+    """
     folder = FileSystemLoader(Path(__file__).with_name("templates"))
     found = Environment(
         loader=folder,
@@ -25,10 +27,14 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        finalize=lambda value: (
+            printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        ),
     )
     found.filters |= {
-        "breakable": lambda text: Markup(re.sub("[,_]", r"\g<0><wbr>", html.escape(printable(text)))),
+        "breakable": lambda text: Markup(
+            re.sub("[,_]", r"\g<0><wbr>", html.escape(printable(text)))
+        ),
         "percent": lambda value: f"{value:.2f}%",
         "slug": lambda title: title.lower().replace(" ", "-"),
     }
@@ -38,4 +44,6 @@ def templates() -> Environment:
 
 def part(name: str, *values: Any) -> Markup:
     """The HTML of a macro of ``parts.html.j2``."""
-    return Markup(getattr(templates().get_template("parts.html.j2").module, name)(*values).strip() + "\n")
+    return Markup(
+        getattr(templates().get_template("parts.html.j2").module, name)(*values).strip() + "\n"
+    )

@@ -1,7 +1,8 @@
-"""The token view of a page: what each step of the sampled cases emitted, and its data, as small as plain JSON allows.
+"""The token view of a page: what each step of the sampled cases emitted, and its data, as small as
+plain JSON allows.
 
-The sampled cases are those with recorded drafts, and the first ones. Ids, the parents of drafts and the names of
-sources are written once, in tables, and are numbers everywhere else.
+The sampled cases are those with recorded drafts, and the first ones. Ids, the parents of drafts and
+the names of sources are written once, in tables, and are numbers everywhere else.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ _NONE_DRAFTED = 0
 _LEFT_OUT = None
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _KEYS = (
-    "Left and right arrows move by token, up and down by step, Home and End to the ends. Turns, steps and tokens are "
-    "counted from 0, as in records.jsonl; token 0 is the prefill's and belongs to no step."
+    "Left and right arrows move by token, up and down by step, Home and End to the ends. Turns,"
+    " steps and tokens are counted from 0, as in records.jsonl; token 0 is the prefill's and"
+    " belongs to no step."
 )
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class SampledAnswer:
-    """One method's record of a case. name: as printed; run: the run of the record, whose tokenizer gives its text."""
+    """One method's record of a case. name: as printed; run: the run of the record, whose tokenizer
+    gives its text.
+    """
 
     name: str
     record: CaseRecord
@@ -56,7 +60,9 @@ class SampledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SampledCase:
-    """One question under every method. left_out: the number of answers that are not among ``answers``."""
+    """One question under every method. left_out: the number of answers that are not among
+    ``answers``.
+    """
 
     model: str
     suite: str
@@ -67,13 +73,17 @@ class SampledCase:
 
 
 def sample_cases(findings: Findings) -> list[SampledCase]:
-    """Returns the sampled cases in the order of the records, by model and suite; the control is left out."""
+    """Returns the sampled cases in the order of the records, by model and suite; the control is
+    left out.
+    """
     groups: dict[tuple[str, str], list[ReportedRun]] = {}
     for reported in findings.reported:
         groups.setdefault(reported.place, []).append(reported)
     chosen = {place: names for place, group in groups.items() if (names := _choose(group))}
     most = max(1, MOST_CASES // max(1, len(chosen)))
-    cases = [_sample(groups[place], name) for place, names in chosen.items() for name in names[:most]]
+    cases = [
+        _sample(groups[place], name) for place, names in chosen.items() for name in names[:most]
+    ]
     return _fitting(cases, [sum(map(_tokens, case.answers)) for case in cases])
 
 
@@ -96,7 +106,9 @@ def _finished(reported: ReportedRun) -> Iterator[tuple[str, Columns, Values]]:
 
 
 def _sample(group: Sequence[ReportedRun], name: str) -> SampledCase:
-    found = [(reported, method, place) for reported in group for method, place in _places(reported, name)]
+    found = [
+        (reported, method, place) for reported in group for method, place in _places(reported, name)
+    ]
     answers = []
     for reported, method, place in found[:MOST_ANSWERS]:
         facts = reported.facts
@@ -105,11 +117,15 @@ def _sample(group: Sequence[ReportedRun], name: str) -> SampledCase:
         title = label(method, reported.variants.get(method, ""))
         answers.append(SampledAnswer(title, reported.run.records[place], reported.run, kind))
     kept = _fitting(answers, [_tokens(answer) for answer in answers])
-    return SampledCase(*group[0].place, name, answers[0].record.category, kept, len(found) - len(kept))
+    return SampledCase(
+        *group[0].place, name, answers[0].record.category, kept, len(found) - len(kept)
+    )
 
 
 def _places(reported: ReportedRun, name: str) -> Iterator[tuple[str, int]]:
-    """Yields (method, place of its record of this case): the record with drafts, else the first; never a failed one."""
+    """Yields (method, place of its record of this case): the record with drafts, else the first;
+    never a failed one.
+    """
     for number in np.flatnonzero(reported.trials.cases == name):
         for method, columns, finished in _finished(reported):
             rows = np.flatnonzero(finished & (columns["case"] == number))
@@ -141,7 +157,9 @@ class _Numbers(dict[Any, int]):
 
 
 class _Packer:
-    """Packs answers; pairs of (id, piece), parents of drafts and names of sources are numbered across all of them."""
+    """Packs answers; pairs of (id, piece), parents of drafts and names of sources are numbered
+    across all of them.
+    """
 
     def __init__(self, budget: int, waiting: int) -> None:
         """budget: bytes for drafts, which ``waiting`` answers with drafts share evenly."""
@@ -150,7 +168,9 @@ class _Packer:
         self._budget, self._waiting = budget, waiting
 
     def pack_answer(self, answer: SampledAnswer, pieces: Mapping[int, str]) -> dict[str, Any]:
-        """Packs an answer with the drafts that fit its share; what it leaves of that goes to the later answers."""
+        """Packs an answer with the drafts that fit its share; what it leaves of that goes to the
+        later answers.
+        """
         allowance = self._budget // self._waiting if self._waiting else 0
         turns, spent = [], 0
         for turn in answer.record.turns:
@@ -163,10 +183,15 @@ class _Packer:
                 trees.append(self._pack_tree(tree, pieces) if fits else _LEFT_OUT)
                 spent, self.left_out = spent + cost * fits, self.left_out + (not fits)
             turns.append(self._pack_turn(turn, trees, pieces))
-        self._budget, self._waiting = self._budget - spent, self._waiting - _has_trees(answer.record)
+        self._budget, self._waiting = (
+            self._budget - spent,
+            self._waiting - _has_trees(answer.record),
+        )
         return {"name": printable(answer.name), "kind": answer.kind, "turns": turns}
 
-    def _pack_turn(self, turn: TurnRecord, trees: list[object], pieces: Mapping[int, str]) -> dict[str, Any]:
+    def _pack_turn(
+        self, turn: TurnRecord, trees: list[object], pieces: Mapping[int, str]
+    ) -> dict[str, Any]:
         by: list[int] = []  # the source of each token that a step emitted
         for tree, count in zip(turn.trees or (), turn.accept, strict=False):
             path = self._find_sources(tree, tree["path"])
@@ -187,8 +212,12 @@ class _Packer:
         names = {node: name for name, own in tree.get("sources", {}).items() for node in own}
         return [self.sources[names[node]] if node in names else OWN for node in nodes]
 
-    def _pack_tree(self, tree: Mapping[str, Any], pieces: Mapping[int, str]) -> dict[str, Any] | int:
-        """t: tokens, p: parents, a: accepted nodes, s: the source of all nodes or of each, x: passengers."""
+    def _pack_tree(
+        self, tree: Mapping[str, Any], pieces: Mapping[int, str]
+    ) -> dict[str, Any] | int:
+        """t: tokens, p: parents, a: accepted nodes, s: the source of all nodes or of each, x:
+        passengers.
+        """
         if not tree["tokens"]:
             return _NONE_DRAFTED
         numbers = self._find_sources(tree, range(len(tree["tokens"])))
@@ -202,9 +231,13 @@ class _Packer:
 
 
 def token_data(cases: Sequence[SampledCase], tree_bytes: int = TREE_BYTES) -> dict[str, Any]:
-    """Returns the data of ``tokens.js``. tree_bytes: of all drafts; ``trees_left_out`` counts those beyond it."""
+    """Returns the data of ``tokens.js``. tree_bytes: of all drafts; ``trees_left_out`` counts those
+    beyond it.
+    """
     pieces = {id(run): spell_ids(run, ids) for run, ids in ids_by_run(cases)}
-    packer = _Packer(tree_bytes, sum(_has_trees(answer.record) for case in cases for answer in case.answers))
+    packer = _Packer(
+        tree_bytes, sum(_has_trees(answer.record) for case in cases for answer in case.answers)
+    )
     shown = []
     for case in cases:
         prompts = ((answer, answer.record.turns[-1].prompt_ids or ()) for answer in case.answers)
@@ -217,7 +250,9 @@ def token_data(cases: Sequence[SampledCase], tree_bytes: int = TREE_BYTES) -> di
                 "category": printable(case.category),
                 "prompt": f"... {prompt[-PROMPT_CHARS:]}" if len(prompt) > PROMPT_CHARS else prompt,
                 "left_out": case.left_out,
-                "answers": [packer.pack_answer(answer, pieces[id(answer.run)]) for answer in case.answers],
+                "answers": [
+                    packer.pack_answer(answer, pieces[id(answer.run)]) for answer in case.answers
+                ],
             }
         )
     return {
@@ -248,10 +283,18 @@ def token_section(cases: Sequence[SampledCase]) -> Markup:
     data = token_data(cases)
     notes = [_KEYS]
     if not any(_has_trees(answer.record) for case in cases for answer in case.answers):
-        notes.append("No drafts were recorded: run with measure.keep_trees=3 to see them and their sources.")
+        notes.append(
+            "No drafts were recorded: run with measure.keep_trees=3 to see them and their sources."
+        )
     if data["trees_left_out"]:
-        notes.append(f"{data['trees_left_out']} drafts are left out to keep the page small; records.jsonl has them.")
-    if all(piece == UNKNOWN.format(token) for token, piece in zip(data["ids"], data["pieces"], strict=True)):
+        notes.append(
+            f"{data['trees_left_out']} drafts are left out to keep the page small; records.jsonl"
+            " has them."
+        )
+    if all(
+        piece == UNKNOWN.format(token)
+        for token, piece in zip(data["ids"], data["pieces"], strict=True)
+    ):
         notes.append("Ids are shown, since the run's tokenizer was not found on this machine.")
     return part("tokens", " ".join(notes), Markup(embed(data)))
 
@@ -262,10 +305,13 @@ def embed(data: Mapping[str, Any]) -> str:
 
 
 def keep_pieces(findings: Findings, output: Path) -> list[Path]:
-    """Keeps the text of the shown tokens next to the records of the run that is reported in its own directory.
+    """Keeps the text of the shown tokens next to the records of the run that is reported in its own
+    directory.
 
     The page can then be made again on a machine without the run's tokenizer.
     """
     shown = ids_by_run(sample_cases(findings))
-    written = (write_pieces(run, ids) for run, ids in shown if run.directory.resolve() == output.resolve())
+    written = (
+        write_pieces(run, ids) for run, ids in shown if run.directory.resolve() == output.resolve()
+    )
     return [path for path in written if path is not None]

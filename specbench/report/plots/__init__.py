@@ -16,6 +16,9 @@ def check_style(style: str) -> None:
     if style in (SCREEN, PAPER):
         return
     if not style.endswith(_SUFFIX):
-        raise RunError(f"report.style={style}: expected {SCREEN}, {PAPER}, or a style file of matplotlib (*{_SUFFIX})")
+        raise RunError(
+            f"report.style={style}: expected {SCREEN}, {PAPER}, or a style file of matplotlib"
+            f" (*{_SUFFIX})"
+        )
     fix = "expected a style file of matplotlib"
     decode_text(read_file(Path(style), "report.style=", fix), f"report.style={style}")

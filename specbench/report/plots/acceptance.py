@@ -1,4 +1,6 @@
-"""Plots of acceptance: by tokens emitted, by position in the draft, along the answer, and as the state grows."""
+"""Plots of acceptance: by tokens emitted, by position in the draft, along the answer, and as the
+state grows.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _MOST_BINS = 12  # the last one counts the rest
 _COVERED = 0.995  # share of steps that the bins before the last contain, where fewer bins will do
 MIN_STEPS = 20  # a share of fewer steps is noise and is not drawn; the csv has it
 _MOST_TICKS = 10
-_FAINT = 0.01  # positions deeper than any method's last share above this are a flat line and are cut off
+# positions deeper than any method's last share above this are a flat line and are cut off
+_FAINT = 0.01
 _POSITION_PANELS = (
     ("drafted", "of steps that drafted this deep"),
     ("reached", "of steps that accepted all before it"),
@@ -39,17 +42,27 @@ _POSITION_PANELS = (
 def draw_accept_lengths(scene: Scene) -> Figure | str:
     """Share of decode steps by tokens emitted; the dashed line is the mean, MAT.
 
-    Methods that never emitted more than one token in a step, vanilla and its like, have no histogram.
+    Methods that never emitted more than one token in a step, vanilla and its like, have no
+    histogram.
     """
     frame = scene.detail["accept_lengths"]
     frame = without_references(frame)
-    groups = [(key, rows) for key, rows in frame.groupby(_METHOD, sort=False) if rows["tokens"].max() > 1]
+    groups = [
+        (key, rows) for key, rows in frame.groupby(_METHOD, sort=False) if rows["tokens"].max() > 1
+    ]
     if len(groups) > MOST_PANELS:
-        return f"{len(groups)} methods, at most {MOST_PANELS} are drawn; tables/accept_lengths.csv has them"
+        return (
+            f"{len(groups)} methods, at most {MOST_PANELS} are drawn; tables/accept_lengths.csv has"
+            " them"
+        )
     if not groups:
         return "no method ever emitted more than one token in a step"
-    covered = [int(np.searchsorted(rows["share"].cumsum(), _COVERED)) + 2 for _, rows in groups]  # shows nearly all
-    bins = max(min(_MOST_BINS, n, int(rows["tokens"].max())) for n, (_, rows) in zip(covered, groups, strict=True))
+    # shows nearly all
+    covered = [int(np.searchsorted(rows["share"].cumsum(), _COVERED)) + 2 for _, rows in groups]
+    bins = max(
+        min(_MOST_BINS, n, int(rows["tokens"].max()))
+        for n, (_, rows) in zip(covered, groups, strict=True)
+    )
     titles = [break_lines(scene.spell(*key), _TITLE_CHARS) for key, _ in groups]
     lines = max(title.count("\n") + 1 for title in titles)
     columns = min(_COLUMNS, len(groups))
@@ -70,12 +83,20 @@ def draw_accept_lengths(scene: Scene) -> Figure | str:
         axes.tick_params(labelbottom=True)
     for axes in grid[:, 0]:
         axes.set_ylabel("steps [%]")
-    note = f"{scene.where}; every step emits at least 1, so 1 is a step without gain; dashed: the mean, MAT"
+    note = (
+        f"{scene.where}; every step emits at least 1, so 1 is a step without gain; dashed: the"
+        " mean, MAT"
+    )
     return finish(canvas, "Tokens emitted by a decode step", note)
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, bins: int, colour: str) -> None:
-    shares = 100 * rows.set_index("tokens")["share"].reindex(range(1, int(rows["tokens"].max()) + 1)).to_numpy()
+    shares = (
+        100
+        * rows.set_index("tokens")["share"]
+        .reindex(range(1, int(rows["tokens"].max()) + 1))
+        .to_numpy()
+    )
     shown = np.zeros(bins)
     shown[: min(bins, len(shares))] = shares[:bins]
     shown[-1] += shares[bins:].sum()
@@ -85,7 +106,9 @@ def _panel(axes: Axes, rows: pd.DataFrame, bins: int, colour: str) -> None:
     axes.bar_label(bars, figures, fontsize=8, color=NOTE, padding=1, bbox=OVER_LINE | {"pad": 0.2})
     mean = float((rows["tokens"] * rows["steps"]).sum() / rows["steps"].sum())
     axes.axvline(min(mean, bins), **REFERENCE, zorder=0.5)
-    axes.text(1, 0.98, f"MAT {mean:.2f}", transform=axes.transAxes, ha="right", va="top", fontsize=8)
+    axes.text(
+        1, 0.98, f"MAT {mean:.2f}", transform=axes.transAxes, ha="right", va="top", fontsize=8
+    )
     every = 1 if bins <= 9 else 2
     names = {bins: f"{bins}+"} if len(shares) > bins else {}
     ticks = [*(place for place in places[::every] if place <= bins - every), bins]
@@ -102,7 +125,9 @@ def with_enough_steps(frame: pd.DataFrame, base: str) -> pd.DataFrame:
 
 
 def draw_accept_positions(scene: Scene) -> Figure | str:
-    """Above: the share that was accepted to this depth. Below: the chance at this depth if all before was accepted."""
+    """Above: the share that was accepted to this depth. Below: the chance at this depth if all
+    before was accepted.
+    """
     frame = scene.detail["accept_positions"]
     if with_enough_steps(frame, "drafted").empty:
         return "too few drafts"
@@ -115,7 +140,9 @@ def draw_accept_positions(scene: Scene) -> Figure | str:
         for series in scene.series:
             points = with_enough_steps(series.of(frame), base)
             if len(points):
-                (line,) = axes.plot(points["position"], 100 * points[f"accepted_of_{base}"], **series.style.marks)
+                (line,) = axes.plot(
+                    points["position"], 100 * points[f"accepted_of_{base}"], **series.style.marks
+                )
                 lines.setdefault(series.name, line)
         axes.set_title(title, loc="left", fontsize=8.5, pad=4)
         axes.set_ylim(0, 104)
@@ -124,7 +151,10 @@ def draw_accept_positions(scene: Scene) -> Figure | str:
         axes.set_ylabel("accepted [%]")
         axes.grid()
     panels[-1, 0].set_xlabel("draft position")
-    note = f"{scene.where}; position 1 follows the last emitted token; positions of under {MIN_STEPS} steps not drawn"
+    note = (
+        f"{scene.where}; position 1 follows the last emitted token; positions of under {MIN_STEPS}"
+        " steps not drawn"
+    )
     return finish(canvas, "Acceptance by position in the draft", note, lines)
 
 
@@ -134,7 +164,9 @@ _FIGURES = {"mat": "MAT", "step_ms": "ms a step", "speedup": "speedup"}
 
 
 def draw_lengths(scene: Scene) -> Figure | str:
-    """MAT, and below it ms a step and speedup where they were timed, by output position and by context length."""
+    """MAT, and below it ms a step and speedup where they were timed, by output position and by
+    context length.
+    """
     frame = with_enough_steps(scene.detail["by_length"], "steps")
     if frame.loc[frame["axis"] == "position", "from"].nunique() < 2:
         return "answers too short, or too few"
@@ -145,20 +177,30 @@ def draw_lengths(scene: Scene) -> Figure | str:
     for row, figure in enumerate(figures):
         for axes, axis in zip(sheet[row], _AXES, strict=True):
             own = frame[frame["axis"] == axis]
-            for series, points in ((each, each.of(own)) for each in scene.series if len(each.of(own))):
-                (lines[series.name],) = axes.plot(_knots(points["from"]), points[figure], **series.style.marks)
+            for series, points in (
+                (each, each.of(own)) for each in scene.series if len(each.of(own))
+            ):
+                (lines[series.name],) = axes.plot(
+                    _knots(points["from"]), points[figure], **series.style.marks
+                )
             vanilla = own[own["method"] == VANILLA].drop_duplicates("from")
             axes.plot(_knots(vanilla["from"]), vanilla[figure], **REFERENCE)
             edges = own["from"].drop_duplicates().sort_values()
-            named = {0, *range(len(edges) - 1, 0, -(1 + len(edges) // 5))}  # names of neighbours would touch
-            axes.set_xticks(_knots(edges), [f"{edge:g}" if n in named else "" for n, edge in enumerate(edges)])
+            # names of neighbours would touch
+            named = {0, *range(len(edges) - 1, 0, -(1 + len(edges) // 5))}
+            axes.set_xticks(
+                _knots(edges), [f"{edge:g}" if n in named else "" for n, edge in enumerate(edges)]
+            )
             axes.yaxis.set_major_formatter("{x:g}")
             axes.grid()
         sheet[row, 0].set_ylabel(_FIGURES[figure])
         sheet[row, 0].set_ylim(bottom=0)
     for axes, title in zip(sheet[-1], _AXES.values(), strict=True):
         axes.set_xlabel(title)
-    note = f"{scene.where}; a point a bin from this length on, of at least {MIN_STEPS} steps; dashed: vanilla"
+    note = (
+        f"{scene.where}; a point a bin from this length on, of at least {MIN_STEPS} steps; dashed:"
+        " vanilla"
+    )
     return finish(canvas, "Along the answer and the context", note, lines)
 
 
@@ -180,17 +222,23 @@ def choose_window(cases: int) -> int:
 
 
 def average_windows(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.ndarray]:
-    """(W,) mean tokens stored and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens stored each.
+    """(W,) mean tokens stored and (W,) sum of ``above`` over sum of ``below``, a window of cases by
+    tokens stored each.
 
     Empty if there are fewer cases than a window has.
     """
     rows = rows.sort_values(CACHED, kind="stable")
     sums = rows[[CACHED, above, below]].rolling(choose_window(len(rows))).sum().dropna()
-    return sums[CACHED].to_numpy() / choose_window(len(rows)), (sums[above] / sums[below]).to_numpy()
+    return (
+        sums[CACHED].to_numpy() / choose_window(len(rows)),
+        (sums[above] / sums[below]).to_numpy(),
+    )
 
 
 def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of methods that stored more in some cases than in others, in enough cases for a line."""
+    """The rows of methods that stored more in some cases than in others, in enough cases for a
+    line.
+    """
     groups = frame.groupby(["method", "variant"], sort=False)[CACHED]
     return frame[(groups.transform("nunique") > 1) & (groups.transform("size") >= MIN_CASES)]
 
@@ -213,7 +261,14 @@ def draw_growth(scene: Scene) -> Figure | str:
         for series in scene.series:
             own, look = series.of(frame), series.style
             if own[below].notna().any():
-                axes.scatter(own[CACHED], own[above] / own[below], 9, look.colour, alpha=_DOT_ALPHA, linewidths=0)
+                axes.scatter(
+                    own[CACHED],
+                    own[above] / own[below],
+                    9,
+                    look.colour,
+                    alpha=_DOT_ALPHA,
+                    linewidths=0,
+                )
                 mean = average_windows(own, above, below)
                 (line,) = axes.plot(*mean, color=look.colour, linestyle=look.line, linewidth=1.8)
                 lines.setdefault(series.name, line)

@@ -1,4 +1,6 @@
-"""Bars of methods: one figure, a figure by category (also as a radar), the phases of a step, the sources of drafts."""
+"""Bars of methods: one figure, a figure by category (also as a radar), the phases of a step, the
+sources of drafts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.records.record import CONTROL, DRAFTER_PHASES, OVERALL, PHASES, VANILLA
 from specbench.report.label import break_lines, format_rate, format_share
-from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
+from specbench.report.plots.canvas import (
+    REFERENCE,
+    finish,
+    inner_inch,
+    make_rows,
+    make_sheet,
+    plain,
+    write_ends,
+)
 from specbench.report.plots.scene import PARTS, Scene, Series, Style, style_of
 from specbench.report.table import mark_few
 from specbench.stats import MIN_CASES
@@ -40,15 +50,32 @@ def draw_bars(scene: Scene, figure: str) -> Figure | str:
         return reason
     canvas, axes = make_rows([entry.name for entry in scene.series])
     values, errors = _figures(scene.series, figure, OVERALL)
-    rows = [entry.rows.loc[OVERALL].to_dict() if OVERALL in entry.rows.index else {} for entry in scene.series]
-    texts = ["n/a" if np.isnan(v) else mark_few(f"{v:.2f}", row) for v, row in zip(values, rows, strict=True)]
+    rows = [
+        entry.rows.loc[OVERALL].to_dict() if OVERALL in entry.rows.index else {}
+        for entry in scene.series
+    ]
+    texts = [
+        "n/a" if np.isnan(v) else mark_few(f"{v:.2f}", row)
+        for v, row in zip(values, rows, strict=True)
+    ]
     places = np.arange(len(values))
-    axes.barh(places, np.nan_to_num(values), height=0.66, xerr=errors, error_kw=_WHISKER, **_looks(scene.series))
+    axes.barh(
+        places,
+        np.nan_to_num(values),
+        height=0.66,
+        xerr=errors,
+        error_kw=_WHISKER,
+        **_looks(scene.series),
+    )
     tops = np.nan_to_num(values) + np.nan_to_num(errors[1])
     axes.set_xlim(0, 1.12 * max(1.0, tops.max()))
     write_ends(axes, tops.tolist(), texts)
     axes.axvline(1.0, **REFERENCE)
-    where = f"{scene.where}; modelled with {scene.profile}" if figure == "predicted_speedup" else scene.where
+    where = (
+        f"{scene.where}; modelled with {scene.profile}"
+        if figure == "predicted_speedup"
+        else scene.where
+    )
     spread, few = bool(np.isfinite(errors).any()), any(text.startswith("(") for text in texts)
     return finish(canvas, HEADINGS[figure], _explain(where, spread, few, scene.loaded))
 
@@ -78,13 +105,17 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
     categories = (*scene.categories, OVERALL) if len(scene.categories) > 1 else scene.categories
     names, few = [], False  # in brackets if no method has enough cases for an interval
     for category in categories:
-        cases = [entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index]
+        cases = [
+            entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index
+        ]
         name = break_lines(category, _GROUP_CHARS)
         names.append(mark_few(name, {"cases": max(cases)} if cases else {}))
         few |= names[-1] != name
     rows = _rows(len(series), names)
     longest = max(map(len, rows))
-    canvas, sheets = make_sheet((_WIDTH_INCH, _ROW_INCH * len(rows)), len(rows), 1, (0.0, 0.36), sharey=True)
+    canvas, sheets = make_sheet(
+        (_WIDTH_INCH, _ROW_INCH * len(rows)), len(rows), 1, (0.0, 0.36), sharey=True
+    )
     spread, handles = False, []
     for axes, row in zip(sheets.flat, rows, strict=True):
         drawn, bounded = _groups(axes, series, figure, [categories[place] for place in row])
@@ -92,7 +123,8 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
         axes.set_xticks(range(len(row)), [plain(names[place]) for place in row])
         axes.set_xlim(-0.5, longest - 0.5)
         if len(categories) > 1 and row is rows[-1]:
-            axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)  # a rule before overall, the last
+            # a rule before overall, the last
+            axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)
     legend = dict(zip([entry.name for entry in series], handles, strict=True))
     note = _explain(scene.where, spread, few, scene.loaded)
     return finish(canvas, f"{HEADINGS[figure]} by category", note, legend)
@@ -107,7 +139,9 @@ def _rows(bars: int, names: Sequence[str]) -> list[range]:
     return [range(start, min(start + each, len(names))) for start in range(0, len(names), each)]
 
 
-def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Sequence[str]) -> tuple[list[Any], bool]:
+def _groups(
+    axes: Axes, series: Sequence[Series], figure: str, categories: Sequence[str]
+) -> tuple[list[Any], bool]:
     """The bars of one row. Returns one handle per method, and whether any has an interval."""
     bar = min(_GROUP_SHARE / len(series), 0.3)
     centres = np.arange(len(categories))
@@ -118,7 +152,11 @@ def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Seque
         values = np.array([value[0] for value, _ in figures])
         errors = np.concatenate([error for _, error in figures], axis=1)
         spread = spread or bool(np.isfinite(errors).any())
-        handles.append(axes.bar(centres + shift, values, bar, yerr=errors, error_kw=_WHISKER, **_looks([entry])))
+        handles.append(
+            axes.bar(
+                centres + shift, values, bar, yerr=errors, error_kw=_WHISKER, **_looks([entry])
+            )
+        )
     axes.axhline(1.0, **REFERENCE)
     axes.grid(axis="y")
     axes.tick_params(axis="x", length=0)
@@ -129,19 +167,31 @@ def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.n
     """(S,) values and (2, S) whisker lengths down and up; no whisker if there is no interval."""
     columns = [figure, f"{figure}_low", f"{figure}_high"]
     blank = [float("nan")] * 3
-    rows = [list(entry.rows.loc[category, columns]) if category in entry.rows.index else blank for entry in series]
+    rows = [
+        list(entry.rows.loc[category, columns]) if category in entry.rows.index else blank
+        for entry in series
+    ]
     value, low, high = np.array(rows, dtype=float).T
     return value, np.stack([value - low, high - value])
 
 
 def _looks(series: Sequence[Series]) -> dict[str, Any]:
-    colours, hatches = [entry.style.colour for entry in series], [entry.style.hatch for entry in series]
+    colours, hatches = (
+        [entry.style.colour for entry in series],
+        [entry.style.hatch for entry in series],
+    )
     return {"color": colours, "hatch": hatches, "edgecolor": "white", "linewidth": 0.3}
 
 
 def _explain(where: str, spread: bool, few: bool, loaded: bool) -> str:
-    """The measure of a plot, and the meaning of line, whiskers and brackets. loaded: cases slowed each other."""
-    none = "no intervals: cases under load slow each other" if loaded else "too few cases for intervals"
+    """The measure of a plot, and the meaning of line, whiskers and brackets. loaded: cases slowed
+    each other.
+    """
+    none = (
+        "no intervals: cases under load slow each other"
+        if loaded
+        else "too few cases for intervals"
+    )
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else none
     brackets = f"; in brackets: fewer than {MIN_CASES} cases" if few else ""
     return f"{where}; dashed: vanilla; {whiskers}{brackets}"
@@ -157,7 +207,8 @@ _SPOKE_CHARS = 14
 def draw_radar(scene: Scene) -> Figure | str:
     """Draw a circle for each known figure, an axis a category; vanilla's speedup is the ring at 1.
 
-    A category that a method did not finish leaves a gap in its line. Returns the reason if the radar is skipped.
+    A category that a method did not finish leaves a gap in its line. Returns the reason if the
+    radar is skipped.
     """
     if reason := too_many(scene):
         return reason
@@ -168,7 +219,9 @@ def draw_radar(scene: Scene) -> Figure | str:
         return f"{' and '.join(HEADINGS)} blank for every method"
     height = _CIRCLE_INCH * len(panels) + _CIRCLE_GAP_INCH * (len(panels) - 1)
     gap = 0.0, _CIRCLE_GAP_INCH / _CIRCLE_INCH
-    canvas, sheets = make_sheet((_CIRCLE_INCH, height), len(panels), 1, gap, subplot_kw={"projection": "polar"})
+    canvas, sheets = make_sheet(
+        (_CIRCLE_INCH, height), len(panels), 1, gap, subplot_kw={"projection": "polar"}
+    )
     for axes, figure in zip(sheets.flat, panels, strict=True):
         lines = _draw_circle(axes, scene.series, figure, scene.categories)
         axes.set_title(plain(HEADINGS[figure]), fontweight="bold", fontsize=8.5, pad=22)
@@ -177,7 +230,9 @@ def draw_radar(scene: Scene) -> Figure | str:
     return finish(canvas, "By category", note, legend)
 
 
-def _draw_circle(axes: PolarAxes, series: Sequence[Series], figure: str, categories: Sequence[str]) -> list[Any]:
+def _draw_circle(
+    axes: PolarAxes, series: Sequence[Series], figure: str, categories: Sequence[str]
+) -> list[Any]:
     angles = np.linspace(0, 2 * np.pi, len(categories), endpoint=False)
     axes.set_theta_offset(np.pi / 2)
     axes.set_theta_direction(-1)
@@ -193,25 +248,35 @@ def _draw_circle(axes: PolarAxes, series: Sequence[Series], figure: str, categor
     axes.set_ylim(0, top * 1.05)
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, top)
     axes.set_yticks([tick for tick in ticks if 0 < tick <= top])
-    axes.set_rlabel_position(180 / len(categories))  # between the first two spokes, off the lines' corners
+    # between the first two spokes, off the lines' corners
+    axes.set_rlabel_position(180 / len(categories))
     axes.tick_params(axis="y", labelsize=8, labelcolor="#666666")
     for text in axes.get_yticklabels():
         text.set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6})
     axes.grid(color=_GRID, linewidth=0.6)
     axes.spines["polar"].set_color(_GRID)
     axes.set_xticks(angles, [])
-    for angle, category in zip(angles, categories, strict=True):  # names stand outside the circle, turned away from it
+    # names stand outside the circle, turned away from it
+    for angle, category in zip(angles, categories, strict=True):
         side, height = np.sin(angle), np.cos(angle)
         across = "center" if abs(side) < 0.2 else "left" if side > 0 else "right"
         along = "center" if abs(height) < 0.8 else "bottom" if height > 0 else "top"
         name = plain("\n".join(textwrap.wrap(category, _SPOKE_CHARS, break_on_hyphens=False)))
-        place: dict[str, Any] = {"textcoords": "offset points", "ha": across, "va": along, "annotation_clip": False}
-        axes.annotate(name, (float(angle), axes.get_rmax()), (7 * side, 7 * height), fontsize=8, **place)
+        place: dict[str, Any] = {
+            "textcoords": "offset points",
+            "ha": across,
+            "va": along,
+            "annotation_clip": False,
+        }
+        axes.annotate(
+            name, (float(angle), axes.get_rmax()), (7 * side, 7 * height), fontsize=8, **place
+        )
     return lines
 
 
 def draw_time_split(scene: Scene) -> Figure | str:
-    """Mean ms a decode step by phase, vanilla first; peers have no recorded phases and are named in the note.
+    """Mean ms a decode step by phase, vanilla first; peers have no recorded phases and are named in
+    the note.
 
     Where only replayed targets are in it: the phases of drafters alone, in microseconds.
     """
@@ -222,10 +287,15 @@ def draw_time_split(scene: Scene) -> Figure | str:
         frame = frame[frame["step_ms"].notna()]
     repeated = (frame["method"] == VANILLA) & frame["method"].duplicated()
     frame = frame[(frame["method"] != CONTROL) & ~repeated]
-    names = [scene.spell(row.method, "" if row.method == VANILLA else row.variant) for row in frame.itertuples()]
+    names = [
+        scene.spell(row.method, "" if row.method == VANILLA else row.variant)
+        for row in frame.itertuples()
+    ]
     drawn = set(zip(frame["method"], frame["variant"], strict=True))
     missing = [series.name for series in scene.series if series.key not in drawn]
-    unit, factor, phases = ("ms", 1, PHASES) if scene.timed else ("\N{MICRO SIGN}s", 1000, DRAFTER_PHASES)
+    unit, factor, phases = (
+        ("ms", 1, PHASES) if scene.timed else ("\N{MICRO SIGN}s", 1000, DRAFTER_PHASES)
+    )
     looks = {phase: look for phase, look in zip(PHASES, PARTS, strict=True) if phase in phases}
     canvas, axes = make_rows(names)
     parts = {phase: factor * frame[f"{phase}_ms"].to_numpy(dtype=float) for phase in phases}
@@ -237,7 +307,11 @@ def draw_time_split(scene: Scene) -> Figure | str:
     note = f"{scene.where}; means over all steps, prefill not included"
     if missing:
         note += f"; left out, no phases recorded: {', '.join(missing)}"
-    title = "Where a decode step's time goes" if scene.timed else "The drafters' own time in a decode step"
+    title = (
+        "Where a decode step's time goes"
+        if scene.timed
+        else "The drafters' own time in a decode step"
+    )
     return finish(canvas, title, note, {name: Patch(**look.fill) for name, look in looks.items()})
 
 
@@ -252,14 +326,18 @@ def draw_sources(scene: Scene) -> Figure | str:
     canvas, axes = make_rows(names, bars=2)
     for column, shift in (("proposed", -0.2), ("accepted", 0.2)):
         parts = {
-            name: np.array([rows.loc[rows["source"] == name, f"{column}_share"].sum() for _, rows in groups])
+            name: np.array(
+                [rows.loc[rows["source"] == name, f"{column}_share"].sum() for _, rows in groups]
+            )
             for name in looks
         }
         _stack(axes, {name: 100 * values for name, values in parts.items()}, looks, shift, 0.34)
         texts = [f"{column} {rows[column].sum():,}" for _, rows in groups]
         if column == "accepted":
             rates = [rows["accepted"].sum() / max(1, rows["proposed"].sum()) for _, rows in groups]
-            texts = [f"{text} ({format_share(rate)})" for text, rate in zip(texts, rates, strict=True)]
+            texts = [
+                f"{text} ({format_share(rate)})" for text, rate in zip(texts, rates, strict=True)
+            ]
         write_ends(axes, [100.0] * len(groups), texts, shift)
     axes.set_xlabel("share of nodes [%]")
     axes.set_xlim(0, 100)
@@ -269,7 +347,11 @@ def draw_sources(scene: Scene) -> Figure | str:
 
 
 def _stack(
-    axes: Axes, parts: Mapping[str, np.ndarray], looks: Mapping[str, Style], shift: float = 0.0, height: float = 0.62
+    axes: Axes,
+    parts: Mapping[str, np.ndarray],
+    looks: Mapping[str, Style],
+    shift: float = 0.0,
+    height: float = 0.62,
 ) -> None:
     """parts: name -> (rows,) lengths, from the left; a part that a row does not have is blank."""
     places = np.arange(len(next(iter(parts.values())))) + shift

@@ -1,7 +1,8 @@
-"""Layout and files of every plot: one sheet as wide as fits a paper's column, a png to look at and a pdf to print.
+"""Layout and files of every plot: one sheet as wide as fits a paper's column, a png to look at and
+a pdf to print.
 
-The look is ``paper.mplstyle``. A sheet is at most SHEET_INCH wide, names and legend included, with no text below
-8 pt, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
+The look is ``paper.mplstyle``. A sheet is at most SHEET_INCH wide, names and legend included, with
+no text below 8 pt, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ CAPTIONS = "captions.txt"
 COLUMN_INCH = 3.3
 SHEET_INCH = 4.4
 NOTE = "#555555"
-REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}  # the line of vanilla
-OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
+# the line of vanilla
+REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}
+# a figure stays legible on the dashed line
+OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 _PAD_INCH = 0.05
-_ROWS_INCH, _ROW_INCH, _BAR_INCH, _ROW_CHARS = 4.0, 0.3, 0.24, 24  # of a plot with one row per method
+# of a plot with one row per method
+_ROWS_INCH, _ROW_INCH, _BAR_INCH, _ROW_CHARS = 4.0, 0.3, 0.24, 24
 _HEAD = "head"  # marks the texts above a plot, which a paper has in its own caption
 _SERIF = ["Times New Roman", "Nimbus Roman", "Liberation Serif", "STIXGeneral"]
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
@@ -45,7 +49,8 @@ _LEGEND_CHARS = 56
 _LEGEND_ENTRY_INCH, _CHAR_INCH = 0.62, 0.068
 _LEAST_INCH = 1.2  # axes never shrink below this, however long the names next to them
 
-Drawing = tuple[str, Callable[[], Figure | None]]  # name of its files -> its figure; None: there is nothing to draw
+# name of its files -> its figure; None: there is nothing to draw
+Drawing = tuple[str, Callable[[], Figure | None]]
 
 
 def plain(text: str) -> str:
@@ -62,7 +67,9 @@ def set_log2(axes: Axes, ticks: Sequence[float] = ()) -> None:
 
 
 def fit(canvas: Figure) -> Bbox:
-    """Narrow the figure until all that is drawn, names next to the axes too, fits the sheet. Returns its box [inch]."""
+    """Narrow the figure until all that is drawn, names next to the axes too, fits the sheet.
+    Returns its box [inch].
+    """
     for _ in range(3):  # narrower axes may have other ticks
         box = canvas.get_tightbbox()
         over = box.width - inner_inch()
@@ -79,9 +86,11 @@ def make_sheet(
     gap: tuple[float, float] = (0.0, 0.0),
     **shared: Any,
 ) -> tuple[Figure, np.ndarray]:
-    """A figure and its (rows, columns) axes, which fill it: names, titles and legend lie outside, and saving grows it.
+    """A figure and its (rows, columns) axes, which fill it: names, titles and legend lie outside,
+    and saving grows it.
 
-    inch: the style's own without. gap: across and along, in parts of an axes. shared: sharex, sharey.
+    inch: the style's own without. gap: across and along, in parts of an axes. shared: sharex,
+    sharey.
     """
     canvas = Figure(figsize=inch)
     sheets = canvas.subplots(rows, columns, squeeze=False, **shared)
@@ -104,14 +113,23 @@ def make_rows(names: Sequence[str], bars: int = 1) -> tuple[Figure, Axes]:
 def write_ends(axes: Axes, ends: Sequence[float], texts: Sequence[str], shift: float = 0.0) -> None:
     """A figure behind each bar. shift: of the bars in their rows."""
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        about: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8, "bbox": OVER_LINE}
+        about: dict[str, Any] = {
+            "textcoords": "offset points",
+            "va": "center",
+            "fontsize": 8,
+            "bbox": OVER_LINE,
+        }
         axes.annotate(text, (end, place + shift), (5, 0), **about)
 
 
-def finish(canvas: Figure, title: str, note: str, legend: Mapping[str, Any] | None = None) -> Figure:
-    """The figure, as wide as the sheet, with its title and in grey its note above, and its legend below.
+def finish(
+    canvas: Figure, title: str, note: str, legend: Mapping[str, Any] | None = None
+) -> Figure:
+    """The figure, as wide as the sheet, with its title and in grey its note above, and its legend
+    below.
 
-    note: what was measured and how to read it. legend: name -> its mark, in as many columns as fit the sheet.
+    note: what was measured and how to read it. legend: name -> its mark, in as many columns as fit
+    the sheet.
     """
     box = fit(canvas)
     lines = textwrap.wrap(note, _NOTE_CHARS)
@@ -120,15 +138,25 @@ def finish(canvas: Figure, title: str, note: str, legend: Mapping[str, Any] | No
     left, high = box.x0 / canvas.get_figwidth(), canvas.get_figheight()
     canvas.text(left, above / high, plain("\n".join(lines)), fontsize=8, color=NOTE, **place)
     above += 0.135 * len(lines) + 0.05
-    canvas.text(left, above / high, plain(textwrap.fill(title, _TITLE_CHARS)), fontsize=10, fontweight="bold", **place)
+    canvas.text(
+        left,
+        above / high,
+        plain(textwrap.fill(title, _TITLE_CHARS)),
+        fontsize=10,
+        fontweight="bold",
+        **place,
+    )
     if not legend:
         return canvas
     box = fit(canvas)
     names = [plain(break_lines(name, _LEGEND_CHARS)) for name in legend]
     longest = max(len(line) for name in names for line in name.split("\n"))
-    columns = int(np.clip(inner_inch() / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names)))
+    columns = int(
+        np.clip(inner_inch() / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names))
+    )
     canvas.legend(
-        [*legend.values()], names, loc="upper left", ncols=columns, handlelength=2.6, columnspacing=1.4,
+        [*legend.values()], names, loc="upper left", ncols=columns, handlelength=2.6,
+        columnspacing=1.4,
         bbox_to_anchor=(box.x0 / canvas.get_figwidth(), (box.y0 - 0.08) / canvas.get_figheight()),
         borderaxespad=0, borderpad=0,
     )  # fmt: skip
@@ -137,14 +165,18 @@ def finish(canvas: Figure, title: str, note: str, legend: Mapping[str, Any] | No
 
 @contextlib.contextmanager
 def drawing(style: str = SCREEN) -> Iterator[None]:
-    """Draw and save inside this. style: screen, paper, or a file, whose figure.figsize has the width of a sheet."""
-    fonts = logging.getLogger("fontTools")  # logs a page of font tables at INFO, which would bury a run's own log
+    """Draw and save inside this. style: screen, paper, or a file, whose figure.figsize has the
+    width of a sheet.
+    """
+    # logs a page of font tables at INFO, which would bury a run's own log
+    fonts = logging.getLogger("fontTools")
     level = fonts.level
     with mpl.rc_context(fname=STYLE):
         fonts.setLevel(logging.WARNING)
         mpl.rc("figure", figsize=(SHEET_INCH if style == SCREEN else COLUMN_INCH, COLUMN_INCH))
         if style == SCREEN:
-            mpl.rc("pdf", fonttype=3)  # Type 42 is what publishers ask for; to subset it takes two thirds of the saving
+            # Type 42 is what publishers ask for; to subset it takes two thirds of the saving
+            mpl.rc("pdf", fonttype=3)
             mpl.rc("ps", fonttype=3)  # by which matplotlib 3.11 sizes a pdf's subsets
         else:
             mpl.rc("font", family="serif", serif=_SERIF)
@@ -158,7 +190,9 @@ def drawing(style: str = SCREEN) -> Iterator[None]:
 
 
 def inner_inch() -> float:
-    """The drawn width of a sheet: all plots are laid out for the widest sheet, and narrowed if it is less."""
+    """The drawn width of a sheet: all plots are laid out for the widest sheet, and narrowed if it
+    is less.
+    """
     return min(SHEET_INCH, float(mpl.rcParams["figure.figsize"][0])) - 2 * _PAD_INCH
 
 
@@ -175,10 +209,12 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     """Write a file of each format in FORMATS, each in one step."""
     files = []
     figure.set_dpi(DPI)  # a text's width depends on it
-    box = figure.get_tightbbox().padded(_PAD_INCH)  # "tight" would lay the sheet out anew for each format
+    # "tight" would lay the sheet out anew for each format
+    box = figure.get_tightbbox().padded(_PAD_INCH)
     for kind in FORMATS:
         memory = io.BytesIO()
-        metadata = {"CreationDate": None} if kind == "pdf" else None  # the same figures give the same bytes
+        # the same figures give the same bytes
+        metadata = {"CreationDate": None} if kind == "pdf" else None
         figure.savefig(memory, format=kind, dpi=DPI, bbox_inches=box, metadata=metadata)
         path = stem.with_name(f"{stem.name}.{kind}")
         write_atomically(path, memory.getvalue())

@@ -1,4 +1,5 @@
-"""The plots of a report, one record each in one list: from it come the files, the page's titles and the log's reasons.
+"""The plots of a report, one record each in one list: from it come the files, the page's titles and
+the log's reasons.
 
 Vanilla is not a bar but the line at 1 that bars are measured against.
 """
@@ -17,8 +18,19 @@ from matplotlib.figure import Figure
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.plots import SCREEN
-from specbench.report.plots.acceptance import draw_accept_lengths, draw_accept_positions, draw_growth, draw_lengths
-from specbench.report.plots.bars import draw_bars, draw_groups, draw_radar, draw_sources, draw_time_split
+from specbench.report.plots.acceptance import (
+    draw_accept_lengths,
+    draw_accept_positions,
+    draw_growth,
+    draw_lengths,
+)
+from specbench.report.plots.bars import (
+    draw_bars,
+    draw_groups,
+    draw_radar,
+    draw_sources,
+    draw_time_split,
+)
 from specbench.report.plots.canvas import Drawing, drawing, save_all
 from specbench.report.plots.scatter import draw_front, draw_frontier
 from specbench.report.plots.scene import Scene, scenes
@@ -39,15 +51,25 @@ class Plot:
     draw: Callable[[Scene], Figure | str]
 
 
-def write_plots(findings: Findings, output: Path, load: Load | None = None, style: str = SCREEN) -> list[Path]:
+def write_plots(
+    findings: Findings, output: Path, load: Load | None = None, style: str = SCREEN
+) -> list[Path]:
     """Every plot that can be made, under plots/; the log's DEBUG lines say why others are not."""
     with drawing(style):
         return save_all(_list_drawings(findings, load, style != SCREEN), output / "plots", style)
 
 
-def draw_plots(findings: Findings, load: Load | None = None, display: bool = False) -> Iterator[tuple[str, Figure]]:
-    """(file name without suffix, figure) of each; draw and save them inside ``canvas.drawing()``."""
-    return ((name, figure) for name, draw in _list_drawings(findings, load, display) if (figure := draw()))
+def draw_plots(
+    findings: Findings, load: Load | None = None, display: bool = False
+) -> Iterator[tuple[str, Figure]]:
+    """(file name without suffix, figure) of each; draw and save them inside
+    ``canvas.drawing()``.
+    """
+    return (
+        (name, figure)
+        for name, draw in _list_drawings(findings, load, display)
+        if (figure := draw())
+    )
 
 
 def _list_drawings(findings: Findings, load: Load | None, display: bool) -> list[Drawing]:
@@ -64,7 +86,9 @@ def _draw(plot: Plot, scene: Scene) -> Figure | None:
 
 
 def title_of(stem: str) -> str:
-    """'growth-tiny' -> 'Mean accepted tokens against tokens stored, tiny'; unknown names unchanged."""
+    """'growth-tiny' -> 'Mean accepted tokens against tokens stored, tiny'; unknown names
+    unchanged.
+    """
     kind, _, where = stem.partition("-")
     known = [plot for plot in PLOTS if kind == plot.name or kind.startswith(f"{plot.name}_")]
     if not known:

@@ -1,8 +1,9 @@
 """Methods as points: MAT against tokens fed and what these cost, and speedup against MAT.
 
-The frontier of speedup against MAT: a method emits MAT tokens a step where vanilla emits one. If its steps took as long
-as vanilla's, its speedup would be MAT. On the line k lie speedups of MAT / k, so that k, what a step costs in vanilla's
-steps, is the overhead: a wider forward, drafting, and the rest.
+The frontier of speedup against MAT: a method emits MAT tokens a step where vanilla emits one. If
+its steps took as long as vanilla's, its speedup would be MAT. On the line k lie speedups of MAT /
+k, so that k, what a step costs in vanilla's steps, is the overhead: a wider forward, drafting, and
+the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _COSTS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)  # of a step, in vani
 _MOST_LINES = 6
 _ENDS = ("low", "high")  # of an interval
 _GREY: dict[str, Any] = {"textcoords": "offset points", "color": "#777777", "fontsize": 8}
-_FRONTIER_TITLES = {"speedup": "Speedup against MAT", "predicted_speedup": "Predicted speedup against MAT (modelled)"}
+_FRONTIER_TITLES = {
+    "speedup": "Speedup against MAT",
+    "predicted_speedup": "Predicted speedup against MAT (modelled)",
+}
 _FRONTIER_LABELS = {"speedup": "speedup over vanilla", "predicted_speedup": "predicted speedup"}
 
 Point = tuple[float, float]
@@ -34,7 +38,8 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A method as a point. name: as printed, with its finished cases where some failed. whole: none failed.
+    """A method as a point. name: as printed, with its finished cases where some failed. whole: none
+    failed.
 
     whiskers: the ends of its 95 % intervals, of those that have a width (a MAT of 1 has none).
     """
@@ -52,17 +57,27 @@ def find_dots(scene: Scene, x: str, y: str) -> list[Dot]:
     for series in scene.series:
         row = series.rows.loc[OVERALL]
         if row[[x, y]].notna().all():
-            part = f" ({row['cases']} of {row['cases'] + row['errors']} cases)" if row["errors"] else ""
+            part = (
+                f" ({row['cases']} of {row['cases'] + row['errors']} cases)"
+                if row["errors"]
+                else ""
+            )
             at = (float(row[x]), float(row[y]))
-            left, right, low, high = (float(row.get(f"{name}_{end}", np.nan)) for name in (x, y) for end in _ENDS)
+            left, right, low, high = (
+                float(row.get(f"{name}_{end}", np.nan)) for name in (x, y) for end in _ENDS
+            )
             lines = (((left, row[y]), (right, row[y])), ((row[x], low), (row[x], high)))
-            whiskers = tuple(line for line in lines if np.isfinite(line).all() and line[0] != line[1])
+            whiskers = tuple(
+                line for line in lines if np.isfinite(line).all() and line[0] != line[1]
+            )
             found.append(Dot(series, series.name + part, at, whiskers, not part))
     return found
 
 
 def find_gains(scene: Scene) -> tuple[str, list[Dot]]:
-    """(the speedup that is drawn, its points against MAT): as measured, else as predicted; no points without either."""
+    """(the speedup that is drawn, its points against MAT): as measured, else as predicted; no
+    points without either.
+    """
     for figure in _FRONTIER_TITLES:
         found = find_dots(scene, "mat", figure)
         if found:
@@ -72,11 +87,16 @@ def find_gains(scene: Scene) -> tuple[str, list[Dot]]:
 
 def _corners(dots: Sequence[Dot]) -> list[Point]:
     """All that must lie inside the axes."""
-    return [*(dot.at for dot in dots), *(end for dot in dots for line in dot.whiskers for end in line)]
+    return [
+        *(dot.at for dot in dots),
+        *(end for dot in dots for line in dot.whiskers for end in line),
+    ]
 
 
 def _draw_dots(axes: Axes, dots: Sequence[Dot]) -> dict[str, Line2D]:
-    """Every method's point with its whiskers; neighbours differ in shape and filling, too. Returns name -> mark."""
+    """Every method's point with its whiskers; neighbours differ in shape and filling, too. Returns
+    name -> mark.
+    """
     marks = {}
     for dot in dots:
         look = dot.series.style
@@ -93,14 +113,24 @@ def _draw_vanilla(axes: Axes) -> dict[str, Line2D]:
     return {VANILLA: mark}
 
 
-def _explain(canvas: Figure, title: str, note: str, dots: Sequence[Dot], marks: dict[str, Line2D]) -> Figure:
+def _explain(
+    canvas: Figure, title: str, note: str, dots: Sequence[Dot], marks: dict[str, Line2D]
+) -> Figure:
     bounded = any(dot.whiskers for dot in dots)
-    return finish(canvas, title, note + ("; whiskers: 95\N{NO-BREAK SPACE}% over cases" if bounded else ""), marks)
+    return finish(
+        canvas,
+        title,
+        note + ("; whiskers: 95\N{NO-BREAK SPACE}% over cases" if bounded else ""),
+        marks,
+    )
 
 
 def draw_front(scene: Scene) -> Figure | str:
-    """Draw MAT against tokens fed: up is better, left cheaper; the line joins the points that none beats."""
-    dots = find_dots(scene, "tokens_fed", "mat")  # peers have none, since their drafts are not recorded
+    """Draw MAT against tokens fed: up is better, left cheaper; the line joins the points that none
+    beats.
+    """
+    # peers have none, since their drafts are not recorded
+    dots = find_dots(scene, "tokens_fed", "mat")
     if not dots:
         return "what the methods fed is not known"
     canvas, [[axes]] = make_sheet((3.8, 3.2))
@@ -118,21 +148,31 @@ def draw_front(scene: Scene) -> Figure | str:
     marks = _draw_vanilla(axes) | _draw_dots(axes, dots)
     drawn = {dot.series.name for dot in dots}
     missing = [each.name for each in scene.series if each.name not in drawn]
-    note = f"{scene.where}; fed: the last token and every node of the draft; line: what no other beats{cost}"
+    note = (
+        f"{scene.where}; fed: the last token and every node of the draft; line: what no other"
+        f" beats{cost}"
+    )
     if missing:
         note += f"; left out, MAT or what they feed is not known: {', '.join(missing)}"
     return _explain(canvas, "MAT against tokens fed a step", note, dots, marks)
 
 
 def _draw_cost(axes: Axes, scene: Scene) -> str:
-    """T(q) / T(1) of the latency profile, a method above which gains; what the note says of it, '' without one."""
+    """T(q) / T(1) of the latency profile, a method above which gains; what the note says of it, ''
+    without one.
+    """
     if scene.priced is None:
         return ""
     profile, context = scene.priced
     fed = np.geomspace(1.0, axes.get_xlim()[1], 200)
-    cost = profile.forward_ms(fed, np.full_like(fed, context)) / profile.forward_ms([1.0], [float(context)])
+    cost = profile.forward_ms(fed, np.full_like(fed, context)) / profile.forward_ms(
+        [1.0], [float(context)]
+    )
     axes.plot(fed, cost, color="black", linewidth=1.2, linestyle=":")
-    return f"; dotted: T(q) / T(1), {profile.label}, context {context}: points above it gain before drafting time"
+    return (
+        f"; dotted: T(q) / T(1), {profile.label}, context {context}: points above it gain before"
+        " drafting time"
+    )
 
 
 def draw_frontier(scene: Scene) -> Figure | str:
@@ -144,13 +184,18 @@ def draw_frontier(scene: Scene) -> Figure | str:
     _dress_frontier(axes, gains)
     axes.set_ylabel(_FRONTIER_LABELS[figure])
     marks = _draw_vanilla(axes) | _draw_dots(axes, gains)
-    note = f"{scene.where}; grey k: speedup if a step costs k of vanilla's, prefill aside; 1: the frontier"
+    note = (
+        f"{scene.where}; grey k: speedup if a step costs k of vanilla's, prefill aside; 1: the"
+        " frontier"
+    )
     note += f"; {scene.profile}" if figure != "speedup" else ""
     return _explain(canvas, _FRONTIER_TITLES[figure], note, gains, marks)
 
 
 def _dress_frontier(axes: Axes, gains: list[Dot]) -> None:
-    """Limits that contain every whisker, and the lines of equal cost that end inside them, each with its cost."""
+    """Limits that contain every whisker, and the lines of equal cost that end inside them, each
+    with its cost.
+    """
     corners = np.array([_VANILLA, *_corners(gains)])
     (left, low), (right, top) = corners.min(axis=0), corners.max(axis=0)
     left, right = min(0.9, left), right + 0.08 * (right - min(0.9, left))
@@ -160,11 +205,20 @@ def _dress_frontier(axes: Axes, gains: list[Dot]) -> None:
     axes.set_xlabel("mean accepted tokens (MAT)")
     axes.grid()
     axes.axhline(1.0, **REFERENCE, zorder=1)
-    worst = max(gain.at[0] / gain.at[1] for gain in gains)  # the last line is the first that no method exceeds
+    # the last line is the first that no method exceeds
+    worst = max(gain.at[0] / gain.at[1] for gain in gains)
     needed = [cost for cost, before in zip(_COSTS, (0.0, *_COSTS), strict=False) if before < worst]
     for cost in (1.0, *needed[1:][-(_MOST_LINES - 1) :]):
-        axes.plot([0, right], [0, right / cost], color="#999999", linewidth=1.6 if cost == 1 else 0.7, zorder=1)
+        axes.plot(
+            [0, right],
+            [0, right / cost],
+            color="#999999",
+            linewidth=1.6 if cost == 1 else 0.7,
+            zorder=1,
+        )
         if right / cost > top:
             axes.annotate(f"{cost:g}", (top * cost, top), (0, 2), ha="center", va="bottom", **_GREY)
         else:
-            axes.annotate(f"{cost:g}", (right, right / cost), (3, 0), ha="left", va="center", **_GREY)
+            axes.annotate(
+                f"{cost:g}", (right, right / cost), (3, 0), ha="left", va="center", **_GREY
+            )

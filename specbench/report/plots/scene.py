@@ -1,6 +1,7 @@
 """The methods of one model and suite with their colours, marks and details, which all plots share.
 
-Colours, hatches and markers are safe for colour-blind readers, and a method keeps its own in all plots of a report.
+Colours, hatches and markers are safe for colour-blind readers, and a method keeps its own in all
+plots of a report.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _MARKERS = "osD^vP"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one method is drawn: bars by colour and hatch, lines by colour and dash, marks by colour and filling."""
+    """How one method is drawn: bars by colour and hatch, lines by colour and dash, marks by colour
+    and filling.
+    """
 
     colour: str
     hatch: str
@@ -52,16 +55,27 @@ class Style:
     @property
     def marks(self) -> dict[str, Any]:
         """The marks of a line, as matplotlib takes them."""
-        return {"color": self.colour, "linestyle": self.line, "marker": self.marker, "fillstyle": self.filling}
+        return {
+            "color": self.colour,
+            "linestyle": self.line,
+            "marker": self.marker,
+            "fillstyle": self.filling,
+        }
 
     @property
     def fill(self) -> dict[str, Any]:
         """The filling of a bar, as matplotlib takes it."""
-        return {"facecolor": self.colour, "hatch": self.hatch, "edgecolor": "white", "linewidth": 0.4}
+        return {
+            "facecolor": self.colour,
+            "hatch": self.hatch,
+            "edgecolor": "white",
+            "linewidth": 0.4,
+        }
 
 
 def style_of(place: int) -> Style:
-    """The style of the method at this place in manifest order: neighbours differ in colour, in hatch and in dash.
+    """The style of the method at this place in manifest order: neighbours differ in colour, in
+    hatch and in dash.
 
     The first 24 places have different styles.
     """
@@ -70,7 +84,8 @@ def style_of(place: int) -> Style:
     return Style(_COLOURS[colour], HATCHES[other], _LINES[other], _MARKERS[colour])
 
 
-# The phases of a step, in record.PHASES' order: forward, the target's own work, is the palest and plainest.
+# The phases of a step, in record.PHASES' order: forward, the target's own work, is the palest and
+# plainest.
 PARTS = (
     Style(_COLOURS[3], "", "-", "o"),
     Style(_COLOURS[1], "xxxx", "-", "o"),
@@ -82,7 +97,9 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One method of one model and suite. key: method and variant. rows: its rows of the summary, by category."""
+    """One method of one model and suite. key: method and variant. rows: its rows of the summary, by
+    category.
+    """
 
     name: str
     key: tuple[str, str]
@@ -97,15 +114,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One model and suite, under the least of several loads; ``detail[LOADED]`` and ``everywhere`` have all loads.
+    """One model and suite, under the least of several loads; ``detail[LOADED]`` and ``everywhere``
+    have all loads.
 
-    where, everywhere: model, suite, device and cases, with that load or with all. tag: file name suffix, '' when the
-    report has one scene only. series: methods, without vanilla and its control.
-    looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all of them.
-    timed: False if only a replayed target is in it. profile: the latency profile that predictions are made with, ''
-    without one. time_only: a model driven along recorded answers is in it, and nothing else that was timed. priced: the
-    profile itself and the median context of a step, None without. load: the modelled speedups of requests that share a
-    forward, None without.
+    where, everywhere: model, suite, device and cases, with that load or with all. tag: file name
+    suffix, '' when the report has one scene only. series: methods, without vanilla and its control.
+    looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all
+    of them. timed: False if only a replayed target is in it. profile: the latency profile that
+    predictions are made with, '' without one. time_only: a model driven along recorded answers is
+    in it, and nothing else that was timed. priced: the profile itself and the median context of a
+    step, None without. load: the modelled speedups of requests that share a forward, None without.
     """
 
     model: str
@@ -139,16 +157,22 @@ def first_scene(findings: Findings) -> Scene:
     """The scene of the first model and suite. Raises RunError if no case was decoded."""
     for scene in scenes(findings):
         return scene
-    raise RunError(f"run {findings.runs[0].directory}: no case has finished yet; the same command continues it")
+    raise RunError(
+        f"run {findings.runs[0].directory}: no case has finished yet; the same command continues it"
+    )
 
 
 def scenes(findings: Findings, load: Load | None = None, display: bool = False) -> Iterator[Scene]:
-    """One scene for each model and suite; a method keeps its style in all of them. load: of all of them.
+    """One scene for each model and suite; a method keeps its style in all of them. load: of all of
+    them.
 
     display: methods have the names that papers give them.
     """
     summary = findings.summary
-    least = {place: of_least_load(findings.reported, place) for place in {one.place for one in findings.reported}}
+    least = {
+        place: of_least_load(findings.reported, place)
+        for place in {one.place for one in findings.reported}
+    }
     kept = {key for entries in least.values() for key in keys_of(entries)}
     drawn = only(without_references(summary), kept)
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
@@ -161,7 +185,9 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
     for (model, suite), rows in groups:
         series = [
             Series(spell(*key) + lossy, key, looks[key], part.set_index("category"))
-            for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
+            for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(
+                ["method", "variant"], sort=False
+            )
             for lossy in [" (lossy)" if key[0] in findings.lossy else ""]
         ]
         everyone = [entry for entry in findings.reported if entry.place == (model, suite)]

@@ -1,4 +1,6 @@
-"""Plots of load: throughput against tokens/s per user, speedup against the number of requests, the MAT that pays."""
+"""Plots of load: throughput against tokens/s per user, speedup against the number of requests, the
+MAT that pays.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _VANILLA: dict[str, Any] = {"color": "black", "linestyle": (0, (4, 3)), "marker"
 
 
 def draw_served(scene: Scene) -> Figure | str:
-    """A line a method, a point a load: to the right each user gets tokens faster, above the server gives more."""
+    """A line a method, a point a load: to the right each user gets tokens faster, above the server
+    gives more.
+    """
     frame = scene.detail[LOADED]
     if frame.empty:
         return "each request ran alone"
@@ -32,7 +36,9 @@ def draw_served(scene: Scene) -> Figure | str:
         drawn[name] = line
         for row in own.to_dict("records") if name == VANILLA else ():
             place = (row["user_tokens_per_s"], row["tokens_per_s"])
-            axes.annotate(f"{row['requests']}", place, (4, 4), textcoords="offset points", fontsize=8)
+            axes.annotate(
+                f"{row['requests']}", place, (4, 4), textcoords="offset points", fontsize=8
+            )
     axes.set_xlabel("tokens/s that a user sees")
     axes.set_ylabel("tokens/s of the server")
     axes.margins(_MARGIN)
@@ -46,7 +52,9 @@ def draw_served(scene: Scene) -> Figure | str:
 
 
 def draw_load_speedup(scene: Scene) -> Figure | str:
-    """One line per method with intervals; thin and dotted what a profile models. Below 1 drafting does not pay."""
+    """One line per method with intervals; thin and dotted what a profile models. Below 1 drafting
+    does not pay.
+    """
     frame = scene.detail[LOADED]
     if frame["requests"].nunique() < 2:
         return "fewer than two loads"
@@ -57,14 +65,35 @@ def draw_load_speedup(scene: Scene) -> Figure | str:
             continue
         (line,) = axes.plot(own["requests"], own["speedup"], **look)
         known = own[own["speedup_low"].notna()]
-        axes.vlines(known["requests"], known["speedup_low"], known["speedup_high"], color=look["color"], linewidth=1)
-        axes.plot(own["requests"], own["modelled_speedup"], color=look["color"], linestyle=":", linewidth=0.9)
+        axes.vlines(
+            known["requests"],
+            known["speedup_low"],
+            known["speedup_high"],
+            color=look["color"],
+            linewidth=1,
+        )
+        axes.plot(
+            own["requests"],
+            own["modelled_speedup"],
+            color=look["color"],
+            linestyle=":",
+            linewidth=0.9,
+        )
         drawn[name] = line
     axes.axhline(1.0, **REFERENCE)
-    _dress(axes, frame["requests"].unique().tolist(), "requests at once", "speedup of the throughput")
+    _dress(
+        axes, frame["requests"].unique().tolist(), "requests at once", "speedup of the throughput"
+    )
     axes.set_ylim(bottom=0)
-    modelled = f"; dotted: modelled with {scene.profile}" if frame["modelled_speedup"].notna().any() else ""
-    note = f"{scene.everywhere}; dashed: vanilla under the same load; bars: 95 % over stretches{modelled}"
+    modelled = (
+        f"; dotted: modelled with {scene.profile}"
+        if frame["modelled_speedup"].notna().any()
+        else ""
+    )
+    note = (
+        f"{scene.everywhere}; dashed: vanilla under the same load; bars: 95 % over"
+        f" stretches{modelled}"
+    )
     return finish(canvas, "Speedup against load, measured", note, drawn)
 
 
@@ -83,7 +112,9 @@ def _lines(scene: Scene) -> list[tuple[str, pd.DataFrame, dict[str, Any]]]:
 
 
 def draw_crossover(scene: Scene) -> Figure | str:
-    """Draw above one line per method, which pays above 1, and below the break-even MAT of each load."""
+    """Draw above one line per method, which pays above 1, and below the break-even MAT of each
+    load.
+    """
     if scene.load is None:
         return "no latency profile, or no step that drafts"
     speedups, even = scene.load.speedups, scene.load.break_even
@@ -92,21 +123,35 @@ def draw_crossover(scene: Scene) -> Figure | str:
     for series in scene.series:
         own = series.of(speedups).sort_values("concurrency")
         if len(own):
-            (drawn[series.name],) = upper.plot(own["concurrency"], own["modelled_speedup"], **series.style.marks)
+            (drawn[series.name],) = upper.plot(
+                own["concurrency"], own["modelled_speedup"], **series.style.marks
+            )
     upper.axhline(1.0, **REFERENCE)
     _dress(upper, speedups["concurrency"].unique().tolist(), "requests at once", "modelled speedup")
     loads = list(even.groupby("concurrency"))
     for place, (count, own) in enumerate(loads):
-        look, grey = style_of(place), _PALEST * (1 - place / max(1, len(loads) - 1))  # colours are methods
-        lower.plot(own["fed"], own["break_even_mat"], color=str(grey), linestyle=look.line, marker=look.marker,
-                   label=f"{count} at once")  # fmt: skip
+        # colours are methods
+        look, grey = style_of(place), _PALEST * (1 - place / max(1, len(loads) - 1))
+        lower.plot(
+            own["fed"],
+            own["break_even_mat"],
+            color=str(grey),
+            linestyle=look.line,
+            marker=look.marker,
+            label=f"{count} at once",
+        )
     _dress(lower, [2, 4, 8, 16, 32, 64, 96], "tokens fed a request and step", "break-even MAT")
     lower.set_yscale("log", base=2)
     lower.set_ylim(0.95, min(16.0, float(even["break_even_mat"].max()) * 1.1))
     lower.yaxis.set_major_formatter("{x:g}")
     lower.legend(ncols=2)
-    outside = "; partly beyond what the profile measured" if (speedups["outside"] > FEW).any() else ""
-    note = f"{LABELLED}; {scene.where}; {scene.load.where}; dashed: vanilla under the same load{outside}"
+    outside = (
+        "; partly beyond what the profile measured" if (speedups["outside"] > FEW).any() else ""
+    )
+    note = (
+        f"{LABELLED}; {scene.where}; {scene.load.where}; dashed: vanilla under the same"
+        f" load{outside}"
+    )
     return finish(canvas, "When speculation stops paying", note, drawn)
 
 

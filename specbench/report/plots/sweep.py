@@ -1,7 +1,7 @@
 """Plots of a sweep: curves over one parameter, and heatmaps over two.
 
-Curves have the parameter along x, a panel for each figure, a line for each method. Of a heatmap every cell is
-annotated, the best is outlined, and a pair that was not run is hatched and blank.
+Curves have the parameter along x, a panel for each figure, a line for each method. Of a heatmap
+every cell is annotated, the best is outlined, and a pair that was not run is hatched and blank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ from matplotlib.transforms import ScaledTranslation
 from specbench.report.frames.sweep import Curve, Heatmap
 from specbench.report.label import break_lines, display_name, label, raise_first
 from specbench.report.plots import SCREEN
-from specbench.report.plots.canvas import REFERENCE, drawing, finish, fit, make_sheet, plain, save_all, set_log2
+from specbench.report.plots.canvas import (
+    REFERENCE,
+    drawing,
+    finish,
+    fit,
+    make_sheet,
+    plain,
+    save_all,
+    set_log2,
+)
 from specbench.report.plots.scene import slug, style_of
 from specbench.report.writers import to_csv, write_texts
 
@@ -35,7 +44,8 @@ _PANEL_INCH = (3.7, 1.7)
 _GAP = 0.1
 _LABEL_CHARS, _CHAR_INCH = 16, 0.075
 _STEP_PT = 3.5  # between the marks of two methods at one value
-_EVEN = 1.3  # the largest over the smallest factor between values of a log axis: 1, 2, 5, 10 has 2 and 2.5
+# the largest over the smallest factor between values of a log axis: 1, 2, 5, 10 has 2 and 2.5
+_EVEN = 1.3
 _LOG_SPAN = 8  # the least that a log axis spans
 _MARGIN = 0.06
 _FIGURES = {
@@ -47,7 +57,9 @@ _FIGURES = {
 
 
 def write_curves(curves: Sequence[Curve], output: Path, style: str = SCREEN) -> list[Path]:
-    """plots/sweep-<parameter>.png and .pdf, and its rows under tables/ as csv. Returns the files."""
+    """plots/sweep-<parameter>.png and .pdf, and its rows under tables/ as csv. Returns the
+    files.
+    """
     several = len({(curve.model, curve.suite) for curve in curves}) > 1
     named = {}
     for curve in curves:
@@ -57,20 +69,27 @@ def write_curves(curves: Sequence[Curve], output: Path, style: str = SCREEN) -> 
     for name, curve in named.items():
         values = curve.rows["place"].map(dict(enumerate(curve.values)))
         bounds = [f"{figure}{end}" for figure in curve.figures for end in ("", "_low", "_high")]
-        texts[f"{name}.csv"] = to_csv(curve.rows[["method", "variant", *bounds]].assign(**{curve.x: values}))
+        texts[f"{name}.csv"] = to_csv(
+            curve.rows[["method", "variant", *bounds]].assign(**{curve.x: values})
+        )
     files = write_texts(output / "tables", texts) if texts else []
     with drawing(style):
-        drawn = [(name, partial(draw_curve, curve, style != SCREEN)) for name, curve in named.items()]
+        drawn = [
+            (name, partial(draw_curve, curve, style != SCREEN)) for name, curve in named.items()
+        ]
         return files + save_all(drawn, output / "plots", style)
 
 
 def draw_curve(curve: Curve, display: bool = False) -> Figure:
-    """Draw numbers as a line, on a log axis if they grow by factors, and other values as marks alone.
+    """Draw numbers as a line, on a log axis if they grow by factors, and other values as marks
+    alone.
 
     display: methods have the names that papers give them.
     """
     count, methods = len(curve.figures), list(dict.fromkeys(curve.rows["method"]))
-    canvas, panels = make_sheet((_PANEL_INCH[0], _PANEL_INCH[1] * count), count, 1, (0.0, _GAP), sharex=True)
+    canvas, panels = make_sheet(
+        (_PANEL_INCH[0], _PANEL_INCH[1] * count), count, 1, (0.0, _GAP), sharex=True
+    )
     drawn: dict[str, Line2D] = {}
     bounded = False
     for axes, figure in zip(panels.flat, curve.figures, strict=True):
@@ -78,7 +97,9 @@ def draw_curve(curve: Curve, display: bool = False) -> Figure:
             own = curve.rows[(curve.rows["method"] == method) & curve.rows[figure].notna()]
             shift = (number - (len(methods) - 1) / 2) * _STEP_PT / 72
             moved = axes.transData + ScaledTranslation(shift, 0, canvas.dpi_scale_trans)
-            line, whiskers = _draw_method(axes, curve, own, figure, style_of(number).marks | {"transform": moved})
+            line, whiskers = _draw_method(
+                axes, curve, own, figure, style_of(number).marks | {"transform": moved}
+            )
             bounded = bounded or whiskers
             name = label(display_name(method) if display else method)
             drawn[name + (" (lossy)" if own["lossy"].any() else "")] = line
@@ -116,9 +137,13 @@ def _draw_method(
     mark = {"color": look["color"], "transform": look["transform"]}
     alone = rows[rows["place"].map(sizes).eq(1)]
     several = rows[rows["place"].map(sizes).gt(1)]
-    axes.plot(across[several["place"]], several[figure], ".", markersize=3, alpha=0.6, zorder=2, **mark)
+    axes.plot(
+        across[several["place"]], several[figure], ".", markersize=3, alpha=0.6, zorder=2, **mark
+    )
     ends = alone[alone[f"{figure}_high"] > alone[f"{figure}_low"]]
-    axes.vlines(across[ends["place"]], ends[f"{figure}_low"], ends[f"{figure}_high"], linewidth=1.0, **mark)
+    axes.vlines(
+        across[ends["place"]], ends[f"{figure}_low"], ends[f"{figure}_high"], linewidth=1.0, **mark
+    )
     tops = rows[[figure, f"{figure}_low", f"{figure}_high"]].agg(["min", "max"], axis=1).to_numpy()
     corners = np.column_stack([np.repeat(across[rows["place"]], 2), tops.ravel()])
     axes.update_datalim(corners)  # which moved marks do not do
@@ -133,11 +158,14 @@ def _set_ticks(axes: Axes, curve: Curve) -> None:
     if log := bool(curve.numbers) and _grows_by_factors(curve.numbers):
         set_log2(axes, curve.numbers)
     scaled = np.log2(numbers) if log else numbers
-    share = 1 / (1 + 2 * _MARGIN) if curve.numbers else 1 - 1 / len(names)  # of the axis, from the first to the last
+    # of the axis, from the first to the last
+    share = 1 / (1 + 2 * _MARGIN) if curve.numbers else 1 - 1 / len(names)
     inches = (scaled - scaled[0]) / max(float(np.ptp(scaled)), 1e-9) * _PANEL_INCH[0] * share
     fits = len(names) < 2 or float(np.diff(inches).min()) >= wide
     if curve.numbers and not fits and not log:
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=all(value.is_integer() for value in curve.numbers)))
+        axes.xaxis.set_major_locator(
+            MaxNLocator("auto", integer=all(value.is_integer() for value in curve.numbers))
+        )
         return
     turned = not curve.numbers and not fits
     if not curve.numbers:
@@ -151,16 +179,20 @@ def _set_ticks(axes: Axes, curve: Curve) -> None:
 
 
 def _grows_by_factors(numbers: Sequence[float]) -> bool:
-    """Whether numbers such as 1, 2, 4, 8 or 1, 2, 5, 10 are even on a log axis, and span enough to need one."""
+    """Whether numbers such as 1, 2, 4, 8 or 1, 2, 5, 10 are even on a log axis, and span enough to
+    need one.
+    """
     if len(numbers) < 3 or numbers[0] <= 0 or numbers[-1] < _LOG_SPAN * numbers[0]:
         return False
     factors = [later / before for before, later in pairwise(numbers)]
     return max(factors) <= _EVEN * min(factors)
 
 
-_MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
+# one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
+_MAP = "cividis"
 _CELL_INCH = (0.72, 0.46)
-_VECTOR: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.2, "rasterized": False}  # cells without seams in a pdf
+# cells without seams in a pdf
+_VECTOR: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.2, "rasterized": False}
 _WIDEST_INCH = 3.2  # of the axes on a sheet
 _FIGURE_INCH = 0.31  # the narrowest cell that fits its figure
 _DARK = 0.18  # relative luminance (WCAG) below which white text has more contrast than black
@@ -176,13 +208,16 @@ _TITLES = {
 
 
 def write_heatmaps(grids: Sequence[Heatmap], output: Path, style: str = SCREEN) -> list[Path]:
-    """plots/heatmap_<metric>-<method>-<parameters>.png and .pdf, one row per cell in tables/ as csv.
+    """plots/heatmap_<metric>-<method>-<parameters>.png and .pdf, one row per cell in tables/ as
+    csv.
 
     Returns the files.
     """
     files, named = [], _named(grids)
     for name, grid in named.items():
-        long = grid.cells.reset_index().melt(id_vars=grid.y, var_name=grid.x, value_name=grid.metric)
+        long = grid.cells.reset_index().melt(
+            id_vars=grid.y, var_name=grid.x, value_name=grid.metric
+        )
         files += write_texts(output / "tables", {f"{name}.csv": to_csv(long)})
         if style != SCREEN:
             named[name] = replace(grid, method=display_name(grid.method))
@@ -225,9 +260,15 @@ def draw_heatmap(grid: Heatmap) -> Figure:
     wider = 0.5 if low == high else 0.0
     image = paint_cells(axes, values, Normalize(low - wider, high + wider))
     for row, column in grid.best:
-        axes.add_patch(_box(row, column, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False))
+        axes.add_patch(
+            _box(
+                row, column, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False
+            )
+        )
     axes.set_xticks(range(columns), names, rotation=0 if name_inch * columns < _WIDEST_INCH else 90)
-    axes.set_yticks(range(rows), [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.index])
+    axes.set_yticks(
+        range(rows), [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.index]
+    )
     axes.set_xlabel(plain(break_lines(grid.x, max(24, int(width / _CHAR_INCH)))))
     axes.set_ylabel(plain(break_lines(grid.y, max(24, int(height / _CHAR_INCH)))))
     bar = canvas.add_axes((1 + 0.15 / width, 0, 0.13 / width, 1))
@@ -235,7 +276,8 @@ def draw_heatmap(grid: Heatmap) -> Figure:
     legend.outline.set_visible(False)
     if legend.solids is not None:
         legend.solids.set(**_VECTOR)
-    if fit(canvas) and canvas.get_figwidth() / columns >= _FIGURE_INCH:  # else the colours alone, and the csv
+    # else the colours alone, and the csv
+    if fit(canvas) and canvas.get_figwidth() / columns >= _FIGURE_INCH:
         write_cells(axes, values, image, grid.spell)
     best = "; outlined: the best" if grid.best else ""
     mean = f"; mean of up to {grid.runs} runs a cell" if grid.runs > 1 else ""
@@ -243,7 +285,9 @@ def draw_heatmap(grid: Heatmap) -> Figure:
     missing = "; hatched: not run, or blank" if np.isnan(values).any() else ""
     title = f"{_TITLES.get(grid.metric, grid.metric)}, {label(grid.method)}"
     profile = f"; profile: {grid.profile}" if grid.profile else ""
-    return finish(canvas, title, f"{grid.model} on {grid.suite}{rest}{profile}{best}{missing}{mean}")
+    return finish(
+        canvas, title, f"{grid.model} on {grid.suite}{rest}{profile}{best}{missing}{mean}"
+    )
 
 
 def paint_cells(axes: Axes, values: np.ndarray, norm: Normalize) -> QuadMesh:
@@ -251,14 +295,18 @@ def paint_cells(axes: Axes, values: np.ndarray, norm: Normalize) -> QuadMesh:
     edges = [np.arange(count + 1) - 0.5 for count in reversed(values.shape)]
     image = axes.pcolormesh(*edges, np.ma.masked_invalid(values), cmap=_MAP, norm=norm, **_VECTOR)
     for row, column in np.argwhere(np.isnan(values)):
-        axes.add_patch(_box(row, column, facecolor="white", edgecolor="#bbbbbb", hatch="////", linewidth=0))
+        axes.add_patch(
+            _box(row, column, facecolor="white", edgecolor="#bbbbbb", hatch="////", linewidth=0)
+        )
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
     return image
 
 
-def write_cells(axes: Axes, values: np.ndarray, image: QuadMesh, spell: Callable[[float], str]) -> None:
+def write_cells(
+    axes: Axes, values: np.ndarray, image: QuadMesh, spell: Callable[[float], str]
+) -> None:
     """The figure in every cell, black or white, whichever has more contrast."""
     for row, column in np.argwhere(np.isfinite(values)):
         value = values[row, column]

@@ -1,4 +1,6 @@
-"""Every method over every other, and the best setting of a sweep over its neighbours: ratios with their intervals."""
+"""Every method over every other, and the best setting of a sweep over its neighbours: ratios with
+their intervals.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,26 @@ from specbench.stats import Estimate
 
 MOST, MOST_WRITTEN = 10, 40  # methods in the printed table, and in pairs.csv
 TIE = "tie"
-COLUMNS = ("model", "suite", "figure", "method", "variant", "over", "over_variant", "ratio", "ratio_low", "ratio_high")
+COLUMNS = (
+    "model",
+    "suite",
+    "figure",
+    "method",
+    "variant",
+    "over",
+    "over_variant",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+)
 _FIGURES = {"speedup": "Speed", "predicted_speedup": "Predicted speed (modelled)", "mat": "MAT"}
 _BEST_FIGURES = {"speedup": "Speedup", "predicted_speedup": "Predicted (modelled)", "mat": "MAT"}
 
 
 def pair_tables(findings: Findings, headlines: Sequence[Headline]) -> list[Table]:
-    """A table for each headline of two methods or more, the best first; the best ones only if there are many."""
+    """A table for each headline of two methods or more, the best first; the best ones only if there
+    are many.
+    """
     return [
         _table(*found, headline, len(headlines) > 1)
         for headline in headlines
@@ -40,14 +55,23 @@ def _entrants(findings: Findings, headline: Headline) -> tuple[Contest, list[Ent
     return (contest, found) if len(found) > 1 else None
 
 
-def _table(contest: Contest, entrants: Sequence[Entrant], headline: Headline, several: bool) -> Table:
+def _table(
+    contest: Contest, entrants: Sequence[Entrant], headline: Headline, several: bool
+) -> Table:
     shown = entrants[:MOST]
-    cut = f" The best {MOST} of {len(entrants)}; tables/pairs.csv has more." if len(entrants) > MOST else ""
+    cut = (
+        f" The best {MOST} of {len(entrants)}; tables/pairs.csv has more."
+        if len(entrants) > MOST
+        else ""
+    )
     where = f"{' on '.join(headline.place)}. " if several else ""
     rows = tuple(
         (
             Cell(label(*first)),
-            *(Cell("") if first == second else ratio_cell(contest.over(first, second)) for second in shown),
+            *(
+                Cell("") if first == second else ratio_cell(contest.over(first, second))
+                for second in shown
+            ),
         )
         for first in shown
     )
@@ -70,12 +94,24 @@ def pair_frame(findings: Findings, headlines: Sequence[Headline]) -> pd.DataFram
             continue
         for first, second in itertools.combinations(found[1][:MOST_WRITTEN], 2):
             ratio = found[0].over(first, second)
-            rows.append((*headline.place, headline.figure, *first, *second, ratio.value, ratio.low, ratio.high))
+            rows.append(
+                (
+                    *headline.place,
+                    headline.figure,
+                    *first,
+                    *second,
+                    ratio.value,
+                    ratio.low,
+                    ratio.high,
+                )
+            )
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def settings_tables(findings: Findings, headlines: Sequence[Headline]) -> list[Table]:
-    """One row per setting of a sweep, each method's best before its neighbours; no table if nothing was varied."""
+    """One row per setting of a sweep, each method's best before its neighbours; no table if nothing
+    was varied.
+    """
     rows = tuple(row for headline in headlines for row in _settings(findings, headline))
     if not rows:
         return []
@@ -90,5 +126,9 @@ def _settings(findings: Findings, headline: Headline) -> Iterator[tuple[Cell, ..
         for changed, row in others:
             first, second = ((each["method"], each["variant"]) for each in (best, row))
             contest = find_contest(findings.contests, headline.place, headline.figure, first)
-            ratio = ratio_cell(contest.over(first, second)) if contest and second in contest.entrants else Cell("")
+            ratio = (
+                ratio_cell(contest.over(first, second))
+                if contest and second in contest.entrants
+                else Cell("")
+            )
             yield Cell(f"{row['method']}: {changed}"), figure.cell(of_server(findings, row)), ratio

@@ -38,8 +38,12 @@ _RANKED = {"speedup": "speedup", _MODELLED: "modelled", "mat": "MAT"}
 _MOST_SHARDS = 40
 
 
-def print_findings(findings: Findings, console: Console | None = None, load: Load | None = None) -> None:
-    """Print the fastest method, the tables and warnings; plain text, without colour, if it is not a terminal."""
+def print_findings(
+    findings: Findings, console: Console | None = None, load: Load | None = None
+) -> None:
+    """Print the fastest method, the tables and warnings; plain text, without colour, if it is not a
+    terminal.
+    """
     console = console or open_console()
     width = min(WIDTH, console.width)
     lossy = findings.summary["method"].isin(findings.lossy)
@@ -51,9 +55,14 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
         for part in _by_category(rows[~lossy[rows.index]], width):
             console.print(part, crop=False)
         if lossy[rows.index].any():
-            console.print(to_text("lossy methods: their output may differ from vanilla's", style="bold"))
+            console.print(
+                to_text("lossy methods: their output may differ from vanilla's", style="bold")
+            )
             print_table(_overall(rows[lossy[rows.index]], width), console)
-    for served in (*served_tables(findings.detail[LOADED]), *objective_tables(findings.detail[OBJECTIVE])):
+    for served in (
+        *served_tables(findings.detail[LOADED]),
+        *objective_tables(findings.detail[OBJECTIVE]),
+    ):
         print_table(served, console)
     printed = []
     for entry in findings.reported:
@@ -64,19 +73,28 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
     for shards in shards_tables(findings):
         if len(shards.rows) <= _MOST_SHARDS:
             print_table(shards, console)
-    print_warnings([text for text in findings.warnings if not any(part in text for part in printed)], console)
+    print_warnings(
+        [text for text in findings.warnings if not any(part in text for part in printed)], console
+    )
 
 
 def _print_place(here: Sequence[Facts], headline: Headline | None, console: Console) -> None:
-    """Print the title of one model and suite, its headline, and what stood in for the model or led it."""
-    console.print(to_text(f"\n{here[0].model} on {here[0].suite}, {describe_decoding(here)}", style="bold"))
+    """Print the title of one model and suite, its headline, and what stood in for the model or led
+    it.
+    """
+    console.print(
+        to_text(f"\n{here[0].model} on {here[0].suite}, {describe_decoding(here)}", style="bold")
+    )
     if headline is not None:
-        console.print(to_text(headline.lead, style="bold") + to_text(f"{headline.rest} {headline.under}"))
+        console.print(
+            to_text(headline.lead, style="bold") + to_text(f"{headline.rest} {headline.under}")
+        )
         for remark in headline.remarks:
             console.print(to_text(remark, style="bold yellow"))
         if headline.loads:
             console.print(to_text(headline.loads))
-    leads = [("replay of ", facts) for facts in here if not facts.timed]  # what represented the model, or led it
+    # what represented the model, or led it
+    leads = [("replay of ", facts) for facts in here if not facts.timed]
     leads += [(f"{facts.time_note}, ", facts) for facts in here if facts.time_only]
     for line in dict.fromkeys(f"{lead}{facts.trace or 'recorded tokens'}" for lead, facts in leads):
         console.print(to_text(line, style="dim"))
@@ -99,12 +117,21 @@ def open_console() -> Console:
 
 
 def _overall(rows: pd.DataFrame, width: int) -> Table:
-    """A figure that is blank in every row is not shown, nor a modelled speedup, unless the rows are sorted by it."""
+    """A figure that is blank in every row is not shown, nor a modelled speedup, unless the rows are
+    sorted by it.
+    """
     shown = sort_rows(with_drafting(drop_repeated_rows(overall(rows))))
-    columns = [each for each in _COLUMNS if each.figure != _MODELLED or deciding_figure(shown) == _MODELLED]
+    columns = [
+        each for each in _COLUMNS if each.figure != _MODELLED or deciding_figure(shown) == _MODELLED
+    ]
     if (shown["load"] != "").any():
-        columns = [replace(each, title=_OF_REQUEST.get(each.figure, each.title)) for each in columns]
-    failed = (f"{count}/{count + cases}" if count else "0" for count, cases in shown[["errors", "cases"]].to_numpy())
+        columns = [
+            replace(each, title=_OF_REQUEST.get(each.figure, each.title)) for each in columns
+        ]
+    failed = (
+        f"{count}/{count + cases}" if count else "0"
+        for count, cases in shown[["errors", "cases"]].to_numpy()
+    )
     table = method_table("overall", ("", ""), shown.assign(failed=list(failed)), columns)
     lines = tuple((Cell(_broken(name.text, width)), *figures) for name, *figures in table.rows)
     return replace(table, header=("method", *table.header[1:]), rows=lines)
@@ -137,24 +164,40 @@ def _broken(name: str, width: int) -> str:
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[TerminalTables | Text]:
     """One row per figure of each method: the one that they are sorted by, and MAT.
 
-    As many tables as the width needs, none for a single category, nor where every figure is blank; a line instead where
-    so many tables would hide the others.
+    As many tables as the width needs, none for a single category, nor where every figure is blank;
+    a line instead where so many tables would hide the others.
     """
     categories = list_categories(rows)
     methods = without_references(rows)
-    figures = {name: _RANKED[name] for name in (deciding_figure(methods), "mat") if methods[name].notna().any()}
+    figures = {
+        name: _RANKED[name]
+        for name in (deciding_figure(methods), "mat")
+        if methods[name].notna().any()
+    }
     if len(categories) < 2 or not figures:
         return
     if len(categories) > _MOST_CATEGORIES:
-        yield to_text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
+        yield to_text(
+            f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has"
+            " them"
+        )
         return
     whole = sort_rows(overall(methods))
-    wide = widen(pd.concat([whole, methods[methods["category"] != OVERALL]]), "category", (*figures, "cases"))
+    wide = widen(
+        pd.concat([whole, methods[methods["category"] != OVERALL]]), "category", (*figures, "cases")
+    )
     lines = [
         (
-            _broken(label(row["method"], row["variant"]), width) if figure == next(iter(figures)) else "",
+            (
+                _broken(label(row["method"], row["variant"]), width)
+                if figure == next(iter(figures))
+                else ""
+            ),
             title,
-            *(Heading("", f"{name} {figure}", few=f"{name} cases").cell(row).text for name in categories),
+            *(
+                Heading("", f"{name} {figure}", few=f"{name} cases").cell(row).text
+                for name in categories
+            ),
         )
         for row in wide.to_dict("records")
         for figure, title in figures.items()
@@ -163,8 +206,12 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[TerminalTables | Te
     room -= _GUTTER + max(map(len, figures.values()))
     for places in _fitting(categories, room, max(len(text) for line in lines for text in line[2:])):
         names = (break_lines(categories[place], _HEADER_WIDTH) for place in places)
-        chosen = (tuple(map(Cell, (*line[:2], *(line[2 + place] for place in places)))) for line in lines)
-        yield TerminalTables([Table("by_category", "", "", ("method", "", *names), tuple(chosen), labels=2)])
+        chosen = (
+            tuple(map(Cell, (*line[:2], *(line[2 + place] for place in places)))) for line in lines
+        )
+        yield TerminalTables(
+            [Table("by_category", "", "", ("method", "", *names), tuple(chosen), labels=2)]
+        )
     if any(text.startswith("(") for line in lines for text in line[2:]):
         yield to_text(FEW, style="dim")
 
@@ -188,6 +235,8 @@ def print_warnings(warnings: Sequence[str], console: Console | None = None) -> N
     console = console or open_console()
     if not warnings:
         return
-    console.print(to_text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow"))
+    console.print(
+        to_text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow")
+    )
     for warning in warnings:
         console.print(Padding(to_text(f"! {warning}", style="yellow"), (0, 0, 0, 2)))

@@ -1,1 +1,3 @@
-"""The forward of the fast engine as compiled code on a CPU; needs numba, which is loaded when it is used."""
+"""The forward of the fast engine as compiled code on a CPU; needs numba, which is loaded when it is
+used.
+"""

@@ -1,8 +1,9 @@
 """The compact forward of drafts on a CPU, as one call of compiled code.
 
-A decode step of a small model is some hundred operations of torch, each of which costs more than its computing, and
-torch's product of one row with a matrix reads memory at a third of its speed. Here a step is one call, and a product
-reads the weights where they are, about as fast as memory gives them, for one row and for eight.
+A decode step of a small model is some hundred operations of torch, each of which costs more than
+its computing, and torch's product of one row with a matrix reads memory at a third of its speed.
+Here a step is one call, and a product reads the weights where they are, about as fast as memory
+gives them, for one row and for eight.
 """
 
 from __future__ import annotations
@@ -33,14 +34,24 @@ DTYPES = (torch.float32, torch.bfloat16)
 HEAD, ROW = 16, 32
 NO_PICKS = NO_EOS = np.empty(0, dtype=np.int64)
 UNLIMITED = 1 << 40  # [tokens] that are left to emit
-SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
-ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; drafts may be concurrent
+# [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of
+# rows
+SHORT = 128
+# numba's threads take work from one caller; drafts may be concurrent
+ONE_AT_A_TIME = threading.Lock()
 
 
 def build_forward(
-    model: Any, positions: int, limit: int, *, pack: bool, compiled: bool, small: type[SmallOps] = SmallOps
+    model: Any,
+    positions: int,
+    limit: int,
+    *,
+    pack: bool,
+    compiled: bool,
+    small: type[SmallOps] = SmallOps,
 ) -> tuple[CompactModel, CompiledForward | None, str | None]:
-    """Make a library's model compact; returns it, its compiled forward if wanted and possible, or else the reason.
+    """Make a library's model compact; returns it, its compiled forward if wanted and possible, or
+    else the reason.
 
     positions, limit, small: see ``CompactModel``. pack: pack the weights where torch computes.
     """
@@ -66,20 +77,25 @@ def load_kernels() -> tuple[Any, str | None]:
 
 
 def call_compiled(function: Callable[..., None], kernels: Any, *given: Any) -> None:
-    """Call a function of ``kernels`` with the threads that torch has, which is its last argument."""
+    """Call a function of ``kernels`` with the threads that torch has, which is its last
+    argument.
+    """
     threads = torch.get_num_threads()
     if threads == 1:
         function(*given, None)
         return
     with ONE_AT_A_TIME:
         kernels.wake(threads)
-        if torch.get_num_threads() != threads:  # numba's first start sets OpenMP's count, which is torch's too
+        # numba's first start sets OpenMP's count, which is torch's too
+        if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         function(*given, threads)
 
 
 class Product:
-    """``x -> x W^T + b`` of (rows, in) inputs: few rows on a CPU by compiled code, all others by torch."""
+    """``x -> x W^T + b`` of (rows, in) inputs: few rows on a CPU by compiled code, all others by
+    torch.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """weight: (out, in). bias: (out,)."""
@@ -94,13 +110,17 @@ class Product:
             return functional.linear(rows, self._weight, self._bias)
         out = np.empty((len(rows), len(self._weight)), np.float32)
         address = self._stored.ctypes.data
-        call_compiled(self._kernels.multiply_rows, self._kernels, in_single(rows), address, self._stored, out)
+        call_compiled(
+            self._kernels.multiply_rows, self._kernels, in_single(rows), address, self._stored, out
+        )
         found = torch.from_numpy(out).to(rows.dtype)
         return found if self._bias is None else found.add_(self._bias)
 
 
 class Norm:
-    """``x -> x / rms(x) * w`` of (rows, in) inputs: few rows on a CPU by compiled code, all others by torch."""
+    """``x -> x / rms(x) * w`` of (rows, in) inputs: few rows on a CPU by compiled code, all others
+    by torch.
+    """
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
         """weight: (in,)."""
@@ -130,7 +150,10 @@ def in_single(rows: Tensor) -> np.ndarray:
 
 def _explain_unfit(model: CompactModel) -> str | None:
     if model.dtype not in DTYPES:
-        return f"it is for float32 and bfloat16, the model is {str(model.dtype).removeprefix('torch.')}"
+        return (
+            "it is for float32 and bfloat16, the model is"
+            f" {str(model.dtype).removeprefix('torch.')}"
+        )
     if model.size % HEAD:
         return f"a head has {model.size} numbers, not a multiple of {HEAD}"
     sizes = [each.weight.shape[1] for layer in model.layers for each in _products(layer)]
@@ -174,7 +197,8 @@ class PackedLayout:
 class CompiledForward:
     """The forward over frames of one compact model, whose weights it reads in place.
 
-    A row's result has the same bits in a frame of any width: see ``kernels``. Tensors are valid until the next call.
+    A row's result has the same bits in a frame of any width: see ``kernels``. Tensors are valid
+    until the next call.
     """
 
     def __init__(self, model: CompactModel, kernels: Any) -> None:
@@ -203,10 +227,12 @@ class CompiledForward:
         )
         self._kind = stored(model.embedding).dtype
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
-        self._layout: PackedLayout | None = None  # of ``pack``, with these numbers of rows, of requests and of nodes
+        # of ``pack``, with these numbers of rows, of requests and of nodes
+        self._layout: PackedLayout | None = None
         self._sizes = (0, 0, 0)
         self._logits = np.empty((0, len(model.head.weight)), np.float32)
-        # Views, by their sizes. To make them anew at every step takes long: weights have filled the caches meanwhile.
+        # Views, by their sizes. To make them anew at every step takes long: weights have filled the
+        # caches meanwhile.
         self._results: dict[int, tuple[np.ndarray, Tensor]] = {}
         self._last = self._logits, torch.from_numpy(self._logits)  # of the last forward
         self._untapped = np.empty((0, 0, model.embedding.shape[1]), np.float32)
@@ -215,7 +241,10 @@ class CompiledForward:
         """(H + K, size), or no rows."""
         counts = (self._model.query_heads, self._model.key_heads) if layer.heads else (0, 0)
         weights = [norm.weight for norm in layer.heads or (layer.before, layer.before)]
-        rows = [weight[: self._model.size].expand(count, -1) for weight, count in zip(weights, counts, strict=True)]
+        rows = [
+            weight[: self._model.size].expand(count, -1)
+            for weight, count in zip(weights, counts, strict=True)
+        ]
         return torch.cat(rows)
 
     def _head_bias(self, layer: Any) -> Tensor:
@@ -223,16 +252,24 @@ class CompiledForward:
         bias, size = layer.qkv.bias, self._model.size
         return self._model.embedding.new_empty(0, size) if bias is None else bias.view(-1, size)
 
-    def __call__(self, frame: TreeFrame, cache: StaticKV, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes keys and values."""
+    def __call__(
+        self, frame: TreeFrame, cache: StaticKV, taps: Sequence[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes
+        keys and values.
+        """
         positions = frame.find_positions()
-        return self._run(cache, frame.fed, positions, positions, frame.span, frame.biases, frame.width, taps)
+        return self._run(
+            cache, frame.fed, positions, positions, frame.span, frame.biases, frame.width, taps
+        )
 
     def accept(self, logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> np.ndarray:
         """See ``specbench.models.fast.frame.accept``."""
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
-        self._kernels.accept(self._read_logits(logits), forced, *frame.read_tree(), cache.array, moved, out)
+        self._kernels.accept(
+            self._read_logits(logits), forced, *frame.read_tree(), cache.array, moved, out
+        )
         return out
 
     def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
@@ -247,24 +284,33 @@ class CompiledForward:
         spans = np.array((bounds[:-1], counts, starts, lengths, lengths)).T.copy()
         count = len(rows)
         laid = np.array(above), spans, *self._make_layout(count, int(counts.max()))
-        return PackedLayout(rows.ids.numpy(), *laid, self._kernels.lay_out(*laid[:2], windows, *laid[2:]))
+        return PackedLayout(
+            rows.ids.numpy(), *laid, self._kernels.lay_out(*laid[:2], windows, *laid[2:])
+        )
 
     def _make_layout(self, count: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Memory for places, reach and biases. count, most: rows of all requests, and of one."""
         biases = np.empty((len(self._constants[0]), count, most), self._kind)
         return np.empty(count, np.int64), np.empty(count, np.float32), biases
 
-    def pack(self, given: Sequence[int], most: int, firsts: np.ndarray, state: np.ndarray) -> PackedLayout:
-        """Lay out drafts of at most ``most`` nodes; valid until the next call. The rest: see ``kernels.pack``."""
+    def pack(
+        self, given: Sequence[int], most: int, firsts: np.ndarray, state: np.ndarray
+    ) -> PackedLayout:
+        """Lay out drafts of at most ``most`` nodes; valid until the next call. The rest: see
+        ``kernels.pack``.
+        """
         requests, windows = len(firsts), self._constants[0]
         sizes = count, _, _ = requests + (len(given) - requests) // 2, requests, most
         laid = self._layout
         if laid is None or sizes != self._sizes:
             ids, parents = np.empty((2, count), np.int64)
             spans = np.empty((requests, 5), np.int64)
-            laid = self._layout = PackedLayout(ids, parents, spans, *self._make_layout(count, 1 + most))
+            laid = self._layout = PackedLayout(
+                ids, parents, spans, *self._make_layout(count, 1 + most)
+            )
             self._sizes = sizes
-        numbers = np.frombuffer(array("q", given), np.int64)  # numpy reads a list three times as slowly
+        # numpy reads a list three times as slowly
+        numbers = np.frombuffer(array("q", given), np.int64)
         shape = laid.ids, laid.parents, laid.spans, laid.places, laid.reach, laid.biases
         laid.depth = self._kernels.pack(numbers, firsts, state, windows, *shape)
         return laid
@@ -274,33 +320,42 @@ class CompiledForward:
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Logits (wanted, V) of the last rows, and layer -> (n, D) hidden states."""
         biases = [layout.biases[0], layout.biases[-1]]
-        return self._run(cache, layout.ids, layout.places, layout.places, layout.spans, biases, wanted, taps)
+        return self._run(
+            cache, layout.ids, layout.places, layout.places, layout.spans, biases, wanted, taps
+        )
 
     def accept_packed(
-        self, logits: Tensor, layout: PackedLayout, cache: StaticKV, picks: Tensor | None, state: np.ndarray,
-        eos: np.ndarray = NO_EOS,
+        self, logits: Tensor, layout: PackedLayout, cache: StaticKV, picks: Tensor | None,
+        state: np.ndarray, eos: np.ndarray = NO_EOS,
     ) -> tuple[list[int], int, int, int]:  # fmt: skip
-        """``found`` of ``kernels.accept_all`` row by row, as far as any request emits, and what that returns.
+        """``found`` of ``kernels.accept_all`` row by row, as far as any request emits, and what
+        that returns.
 
         picks: (n,) of the rows; None: their argmax. state: (3, B).
         """
         forced = NO_PICKS if picks is None else picks.numpy()
         most, *sums = self._kernels.accept_all(
-            self._read_logits(logits), forced, layout.ids, layout.parents, layout.reach, layout.spans, cache.array,
-            state, eos, layout.depth, layout.found,
+            self._read_logits(logits), forced, layout.ids, layout.parents, layout.reach,
+            layout.spans, cache.array, state, eos, layout.depth, layout.found,
         )  # fmt: skip
         return layout.found[: 2 + 2 * most].ravel().tolist(), *sums
 
     def _read_logits(self, logits: Tensor) -> np.ndarray:
-        """The array of (n, V) logits, which is known if they are those of the last forward, in single precision."""
+        """The array of (n, V) logits, which is known if they are those of the last forward, in
+        single precision.
+        """
         array, tensor = self._last
         return array if tensor is logits else stored(logits)
 
-    def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def read(
+        self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
         places, last = np.arange(len(ids)), len(self._model.layers)
         rows, span = TreeRows(None, range(len(ids))), [[0, len(ids), 0, 0, 0]]
-        _, hidden = self._run(cache, np.array(ids), places, places, span, self._list_biases([rows]), 0, [*taps, last])
+        _, hidden = self._run(
+            cache, np.array(ids), places, places, span, self._list_biases([rows]), 0, [*taps, last]
+        )
         return hidden[last], {tap: hidden[tap] for tap in taps}
 
     def feed(
@@ -313,11 +368,15 @@ class CompiledForward:
         trees: Sequence[TreeRows],
         wanted: int,
     ) -> Tensor:
-        """Return (wanted, V) logits of the last of all rows. trees: of each request. The rest: see ``kernels``."""
+        """Return (wanted, V) logits of the last of all rows. trees: of each request. The rest: see
+        ``kernels``.
+        """
         return self._run(cache, ids, places, turned, spans, self._list_biases(trees), wanted, ())[0]
 
     def _list_biases(self, parts: Sequence[TreeRows]) -> list[np.ndarray]:
-        """Return for each kind of attention (m, n) numbers, 0 where a row sees a node of its request."""
+        """Return for each kind of attention (m, n) numbers, 0 where a row sees a node of its
+        request.
+        """
         found = []
         for window in self._model.windows.values():
             seen = [rows.list_near(window) for rows in parts]
@@ -356,7 +415,10 @@ class CompiledForward:
         given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,
                  cache.array, self._taps[taps], tapped, logits)  # fmt: skip
         call_compiled(self._kernels.forward, self._kernels, *given)
-        hidden = {tap: torch.from_numpy(states).to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
+        hidden = {
+            tap: torch.from_numpy(states).to(self._model.dtype)
+            for tap, states in zip(taps, tapped, strict=True)
+        }
         return shared if self._single else shared.to(self._model.dtype), hidden
 
 

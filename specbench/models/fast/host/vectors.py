@@ -1,8 +1,8 @@
 """Vector operations in LLVM's own terms, for functions that numba compiles.
 
-A sum over a row is one chain of fused multiply-adds in ``LANES`` partial sums, which are then added in a fixed order.
-So a row's result has the same bits whichever other rows are computed with it. numba would choose another order for
-each number of rows.
+A sum over a row is one chain of fused multiply-adds in ``LANES`` partial sums, which are then added
+in a fixed order. So a row's result has the same bits whichever other rows are computed with it.
+numba would choose another order for each number of rows.
 """
 
 from __future__ import annotations
@@ -22,16 +22,22 @@ from numba.core.registry import cpu_target
 from specbench.models.compiled_code import njit
 
 intrinsic: Any = extending.intrinsic
-FEATURES = cpu_target.target_context.codegen().magic_tuple()[-1].split(",")  # that numba compiles for
+# that numba compiles for
+FEATURES = cpu_target.target_context.codegen().magic_tuple()[-1].split(",")
 LANES = 16 if "+avx512f" in FEATURES else 8  # partial sums of a row
-PAIRED = LANES == 16 and "+avx512bf16" in FEATURES  # an instruction multiplies bfloat16 two at a time
+# an instruction multiplies bfloat16 two at a time
+PAIRED = LANES == 16 and "+avx512bf16" in FEATURES
 if PAIRED:
     llvm.initialize_native_asmparser()  # which numba needs for an instruction that is given by name
 WORD, HALF_WORD, SINGLE = ir.IntType(32), ir.IntType(16), ir.FloatType()
 VECTOR = ir.VectorType(SINGLE, LANES)
 ITEM = 4  # [bytes] of a number in single precision
 BFLOAT16 = types.int16  # the storage of a bfloat16: its bits
-LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+LOG2_E, LN2_HIGH, LN2_LOW = (
+    np.float32(1.44269504),
+    np.float32(0.693359375),
+    np.float32(-2.12194440e-4),
+)
 C2, C3, C4, C5, C6, C7 = (np.float32(1 / math.factorial(each)) for each in range(2, 8))
 ONE, LEAST, MOST = np.float32(1), np.float32(-87), np.float32(88)
 STORED = {types.float32: SINGLE, BFLOAT16: HALF_WORD}
@@ -62,7 +68,8 @@ class _Rows:
         self.step = builder.mul(step, step.type(self.size))
 
     def load(self, row: int, place: Any, ahead: Any = None, pairs: bool = False) -> Any:
-        """The vector at element ``place`` of a row, in single precision; or as words of two bfloat16 numbers.
+        """The vector at element ``place`` of a row, in single precision; or as words of two
+        bfloat16 numbers.
 
         ahead: [elements] to an address that is prefetched.
         """
@@ -78,11 +85,15 @@ class _Rows:
 
 
 def _prefetch(builder: Any, address: Any) -> None:
-    """Ask for a line of memory, to the second level of caches: the first has fewer requests in flight."""
+    """Ask for a line of memory, to the second level of caches: the first has fewer requests in
+    flight.
+    """
     pointer, second_level = ir.IntType(8).as_pointer(), 2
     kind = ir.FunctionType(ir.VoidType(), [pointer, WORD, WORD, WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(address, pointer), WORD(0), WORD(second_level), WORD(1)])
+    builder.call(
+        function, [builder.inttoptr(address, pointer), WORD(0), WORD(second_level), WORD(1)]
+    )
 
 
 def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
@@ -95,7 +106,9 @@ def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
 def _multiply_pairs(builder: Any, left: Any, right: Any, total: Any) -> Any:
     """Total + the products of two bfloat16 numbers in each word of left and right."""
     kind = ir.FunctionType(VECTOR, [left.type, left.type, VECTOR])
-    return builder.asm(kind, "vdpbf16ps $2, $1, $0", "=v,v,v,0", [left, right, total], side_effect=False)
+    return builder.asm(
+        kind, "vdpbf16ps $2, $1, $0", "=v,v,v,0", [left, right, total], side_effect=False
+    )
 
 
 def _splat(builder: Any, value: Any) -> Any:
@@ -104,7 +117,8 @@ def _splat(builder: Any, value: Any) -> Any:
 
 
 def _add_lanes(builder: Any, vectors: Sequence[Any]) -> Any:
-    """The sums of the lanes of 1, 2 or 4 vectors, as one vector; of each the upper half is added onto the lower one.
+    """The sums of the lanes of 1, 2 or 4 vectors, as one vector; of each the upper half is added
+    onto the lower one.
 
     Vectors share operations, and the order of a sum does not depend on how many do.
     """
@@ -113,9 +127,17 @@ def _add_lanes(builder: Any, vectors: Sequence[Any]) -> Any:
         half, pairs = length // 2, len(vectors) > 1
         lanes = vectors[0].type.count * (2 if pairs else 1)
         low = [start + lane for start in range(0, lanes, length) for lane in range(half)]
-        places = [ir.Constant(ir.VectorType(WORD, len(low)), [each + up for each in low]) for up in (0, half)]
-        chosen = zip(vectors[::2], vectors[1::2], strict=True) if pairs else [(vectors[0], vectors[0])]
-        vectors = [builder.fadd(*(builder.shuffle_vector(*two, place) for place in places)) for two in chosen]
+        places = [
+            ir.Constant(ir.VectorType(WORD, len(low)), [each + up for each in low])
+            for up in (0, half)
+        ]
+        chosen = (
+            zip(vectors[::2], vectors[1::2], strict=True) if pairs else [(vectors[0], vectors[0])]
+        )
+        vectors = [
+            builder.fadd(*(builder.shuffle_vector(*two, place) for place in places))
+            for two in chosen
+        ]
         length = half
     return vectors[0]
 
@@ -125,12 +147,19 @@ def _store(builder: Any, address: Any, place: Any, value: Any) -> None:
     builder.store(value, builder.inttoptr(at, value.type.as_pointer())).align = ITEM
 
 
-def _accumulate(builder: Any, weights: _Rows, vectors: _Rows, span: Any, ahead: Any, sums: Sequence[Any]) -> None:
-    """Add the products of ``span`` numbers, whole vectors, to the sums of each row of weights with each vector."""
+def _accumulate(
+    builder: Any, weights: _Rows, vectors: _Rows, span: Any, ahead: Any, sums: Sequence[Any]
+) -> None:
+    """Add the products of ``span`` numbers, whole vectors, to the sums of each row of weights with
+    each vector.
+    """
     pairs = weights.stored == vectors.stored == BFLOAT16
     step, multiply = (2 * LANES, _multiply_pairs) if pairs else (LANES, _multiply_add)
     wide = len(sums[0])
-    with cgutils.for_range_slice(builder, span.type(0), span, span.type(step), span.type) as (place, _):
+    with cgutils.for_range_slice(builder, span.type(0), span, span.type(step), span.type) as (
+        place,
+        _,
+    ):
         kept = [vectors.load(column, place, None, pairs) for column in range(wide)]
         for row, totals in enumerate(sums):
             weight = weights.load(row, place, ahead, pairs)
@@ -139,27 +168,39 @@ def _accumulate(builder: Any, weights: _Rows, vectors: _Rows, span: Any, ahead: 
 
 
 @intrinsic(prefer_literal=True)
-def dot_tile(typing, rows, columns, fetches, weight, apart, inputs, size, ahead, out, out_step, like, given):
-    """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``columns`` c and ``rows`` r.
+def dot_tile(
+    typing, rows, columns, fetches, weight, apart, inputs, size, ahead, out, out_step, like, given
+):
+    """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``columns`` c
+    and ``rows`` r.
 
-    rows, columns: literal counts. fetches: literal, 1 to fetch weights that lie ``ahead`` [elements].
-    weight, inputs, out: addresses. apart: from one r to the next. out_step: [elements] between rows of ``out``.
-    like, given: arrays of the types that weights and inputs are stored in; out is single.
+    rows, columns: literal counts. fetches: literal, 1 to fetch weights that lie ``ahead``
+    [elements]. weight, inputs, out: addresses. apart: from one r to the next. out_step: [elements]
+    between rows of ``out``. like, given: arrays of the types that weights and inputs are stored in;
+    out is single.
     """
     high, wide, fetched = (each.literal_value for each in (rows, columns, fetches))
     stored, entered = _stored(like), _stored(given)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, apart, given, size, ahead, out, out_step = args[3:10]
-        sums = [[cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES)) for _ in range(wide)]
-                for _ in range(high)]  # fmt: skip
+        sums = [
+            [
+                cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
+                for _ in range(wide)
+            ]
+            for _ in range(high)
+        ]
         weights = _Rows(builder, address, builder.mul(size, apart), stored)
         vectors = _Rows(builder, given, size, entered)
         _accumulate(builder, weights, vectors, size, ahead if fetched else None, sums)
         for column in range(wide):
             found = _add_lanes(builder, [builder.load(each[column]) for each in sums])
             for row in range(high):
-                place = builder.add(builder.mul(out_step, out_step.type(column)), builder.mul(apart, apart.type(row)))
+                place = builder.add(
+                    builder.mul(out_step, out_step.type(column)),
+                    builder.mul(apart, apart.type(row)),
+                )
                 _store(builder, out, place, builder.extract_element(found, WORD(row)))
         return context.get_dummy_value()
 
@@ -167,12 +208,15 @@ def dot_tile(typing, rows, columns, fetches, weight, apart, inputs, size, ahead,
 
 
 @intrinsic(prefer_literal=True)
-def dot_slice(typing, rows, columns, sums_step, weight, size, inputs, step, span, ahead, sums, like, given):
-    """sums[r, c] += the products of ``span`` numbers of weight[r] and inputs[c], for a later ``add_sums``.
+def dot_slice(
+    typing, rows, columns, sums_step, weight, size, inputs, step, span, ahead, sums, like, given
+):
+    """sums[r, c] += the products of ``span`` numbers of weight[r] and inputs[c], for a later
+    ``add_sums``.
 
     rows, columns: literal counts. sums_step: literal, how many vectors each r has.
-    weight, inputs, sums: addresses of rows that are ``size`` and ``step`` [elements] apart, and of vectors.
-    ahead: [elements] to the weights that are fetched ahead. like, given: see ``dot_tile``.
+    weight, inputs, sums: addresses of rows that are ``size`` and ``step`` [elements] apart, and of
+    vectors. ahead: [elements] to the weights that are fetched ahead. like, given: see ``dot_tile``.
     """
     high, wide, apart = (each.literal_value for each in (rows, columns, sums_step))
     stored, entered = _stored(like), _stored(given)
@@ -180,13 +224,23 @@ def dot_slice(typing, rows, columns, sums_step, weight, size, inputs, step, span
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, size, given, step, span, ahead, place = args[3:10]
         kept, none = _Rows(builder, place, size.type(LANES), types.float32), size.type(0)
-        sums = [[cgutils.alloca_once_value(builder, kept.load(row * apart + column, none)) for column in range(wide)]
-                for row in range(high)]  # fmt: skip
-        weights, vectors = _Rows(builder, address, size, stored), _Rows(builder, given, step, entered)
+        sums = [
+            [
+                cgutils.alloca_once_value(builder, kept.load(row * apart + column, none))
+                for column in range(wide)
+            ]
+            for row in range(high)
+        ]
+        weights, vectors = (
+            _Rows(builder, address, size, stored),
+            _Rows(builder, given, step, entered),
+        )
         _accumulate(builder, weights, vectors, span, ahead, sums)
         for row, totals in enumerate(sums):
             for column, total in enumerate(totals):
-                _store(builder, place, size.type((row * apart + column) * LANES), builder.load(total))
+                _store(
+                    builder, place, size.type((row * apart + column) * LANES), builder.load(total)
+                )
         return context.get_dummy_value()
 
     return types.void(rows, columns, sums_step, *[types.intp] * 7, like, given), generate
@@ -194,7 +248,9 @@ def dot_slice(typing, rows, columns, sums_step, weight, size, inputs, step, span
 
 @intrinsic
 def add_sums(typing, sums, step, out):
-    """out[r] = the sum of the lanes of sums[r], for two r, whose vectors are ``step`` [elements] apart."""
+    """out[r] = the sum of the lanes of sums[r], for two r, whose vectors are ``step`` [elements]
+    apart.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, step, out = args
@@ -208,16 +264,23 @@ def add_sums(typing, sums, step, out):
 
 
 @intrinsic(prefer_literal=True)
-def mix_tile(typing, rows, vectors, shares, shares_step, values, step, start, stop, out, out_step, like):
-    """out[r, :] += sum over t in [start, stop) of shares[r, t] values[t, :], for ``vectors`` vectors of numbers.
+def mix_tile(
+    typing, rows, vectors, shares, shares_step, values, step, start, stop, out, out_step, like
+):
+    """out[r, :] += sum over t in [start, stop) of shares[r, t] values[t, :], for ``vectors``
+    vectors of numbers.
 
-    rows, vectors: literal counts. shares, values, out: addresses. like: an array of the values' stored type.
+    rows, vectors: literal counts. shares, values, out: addresses. like: an array of the values'
+    stored type.
     """
     high, wide, stored = rows.literal_value, vectors.literal_value, _stored(like)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         shares, shares_step, address, step, start, stop, out, out_step = args[2:10]
-        values, results = _Rows(builder, address, step, stored), _Rows(builder, out, out_step, types.float32)
+        values, results = (
+            _Rows(builder, address, step, stored),
+            _Rows(builder, out, out_step, types.float32),
+        )
         places = [step.type(LANES * each) for each in range(wide)]
         sums = [[cgutils.alloca_once_value(builder, results.load(row, place)) for place in places]
                 for row in range(high)]  # fmt: skip
@@ -287,7 +350,9 @@ def two_to_the(typing, exponent):
 
 @njit(error_model="numpy")
 def exponential(number):
-    """E ** number to 2 units in the last place, for -87 to 88; beyond, the value at the nearest of these."""
+    """E ** number to 2 units in the last place, for -87 to 88; beyond, the value at the nearest of
+    these.
+    """
     number = min(max(number, LEAST), MOST)
     whole = round_whole(number * LOG2_E)
     left = number - whole * LN2_HIGH

@@ -1,17 +1,20 @@
-"""Products of up to 16 rows with a matrix of weights in Triton, with the operations of a layer around them.
+"""Products of up to 16 rows with a matrix of weights in Triton, with the operations of a layer
+around them.
 
-A program takes one tile of the outputs and one split of the inputs; it reads its weights once, 16 bytes a lane, through
-a pipeline in shared memory. The rows are padded to 16, tile and splits depend on the weights alone, and the program
-that arrives last adds the splits in their order: a row has the same bits whichever rows are fed with it.
+A program takes one tile of the outputs and one split of the inputs; it reads its weights once, 16
+bytes a lane, through a pipeline in shared memory. The rows are padded to 16, tile and splits depend
+on the weights alone, and the program that arrives last adds the splits in their order: a row has
+the same bits whichever rows are fed with it.
 
-A norm needs the sum of squares of a row, of which a program computes only a tile: the product before it leaves one sum
-for each tile, and the next product adds them before it begins (see ``Unscaled``). Two outputs that are combined, the
-gate and its other half or the two halves of a rotated head, are neighbours in a tile, so that one lane has both.
+A norm needs the sum of squares of a row, of which a program computes only a tile: the product
+before it leaves one sum for each tile, and the next product adds them before it begins (see
+``Unscaled``). Two outputs that are combined, the gate and its other half or the two halves of a
+rotated head, are neighbours in a tile, so that one lane has both.
 
-Adding splits by the last program: the fix-up of Osama et al. 2023 (Stream-K). ``BROAD`` and ``NARROW`` are for 16-bit
-numbers on an H100; ``scripts/lab/kernels.py`` prints what the compiler makes of them. At 3.3 TB/s and 1 us of latency
-3.3 MB must be on their way. 16 rows are a quarter as many bytes as a broad block's weights and half of a narrow one's,
-and come from the cache.
+Adding splits by the last program: the fix-up of Osama et al. 2023 (Stream-K). ``BROAD`` and
+``NARROW`` are for 16-bit numbers on an H100; ``scripts/lab/kernels.py`` prints what the compiler
+makes of them. At 3.3 TB/s and 1 us of latency 3.3 MB must be on their way. 16 rows are a quarter as
+many bytes as a broad block's weights and half of a narrow one's, and come from the cache.
 """
 
 from __future__ import annotations
@@ -32,14 +35,28 @@ from typing_extensions import override
 from specbench.models.fast.kernels.tree_attention import count_processors, follow
 from specbench.models.fast.operations import Linear, Normed, SmallOps, Unscaled
 
-WIDE = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # the interpreter multiplies the bits of bfloat16
+# the interpreter multiplies the bits of bfloat16
+WIDE = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 ROWS = tl.constexpr(16)  # of a tile of the tensor cores
 PLAIN, ADD, GATE, ROTATE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-AHEAD, LINE = tl.constexpr(2), tl.constexpr(64)  # blocks that are fetched early; numbers of a line of the cache
+# blocks that are fetched early; numbers of a line of the cache
+AHEAD, LINE = tl.constexpr(2), tl.constexpr(64)
 DTYPES = (torch.float16, torch.bfloat16)  # float32 takes no tensor cores
 FEWEST = 4  # blocks of inputs in a split, which fill the pipeline
 MOST_SPLITS = 16
-OPTIONAL = ("squares", "scales", "kept", "left", "cos", "sin", "positions", "at", "slots", "partial", "arrivals")
+OPTIONAL = (
+    "squares",
+    "scales",
+    "kept",
+    "left",
+    "cos",
+    "sin",
+    "positions",
+    "at",
+    "slots",
+    "partial",
+    "arrivals",
+)
 NUMBERS = ("unit", "apart", "query_heads", "key_heads", "slot_stride")
 
 
@@ -52,7 +69,8 @@ def turn(own, other, cos, sin, real, dtype: tl.constexpr):
 
 @triton.jit
 def take_turn(weights, start, size, DEPTH: tl.constexpr, EARLY: tl.constexpr):
-    """Wait for the kernels before this one; until then fetch the first blocks of weights, which no kernel writes.
+    """Wait for the kernels before this one; until then fetch the first blocks of weights, which no
+    kernel writes.
 
     weights: (WIDTH, 1) pointers to rows. start: of this split. EARLY: see ``follow``.
     """
@@ -68,21 +86,24 @@ def take_turn(weights, start, size, DEPTH: tl.constexpr, EARLY: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count", "before", "query_heads", "key_heads"])
 def product(
-    rows, weight, bias, out, squares, scales, kept, left, cos, sin, positions, at, slots, partial, arrivals,
-    epsilon, count, size, columns, row_stride, weight_stride, unit, apart, before, query_heads, key_heads, slot_stride,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, SPLITS: tl.constexpr, EVEN: tl.constexpr, AFTER: tl.constexpr,
-    NORM: tl.constexpr, BIAS: tl.constexpr, BEFORE: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
+    rows, weight, bias, out, squares, scales, kept, left, cos, sin, positions, at, slots, partial,
+    arrivals, epsilon, count, size, columns, row_stride, weight_stride, unit, apart, before,
+    query_heads, key_heads, slot_stride, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    SPLITS: tl.constexpr, EVEN: tl.constexpr, AFTER: tl.constexpr, NORM: tl.constexpr,
+    BIAS: tl.constexpr, BEFORE: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One split of one tile: WIDTH rows of weights, or WIDTH / 2 pairs of rows that are ``apart`` from each other.
+    """One split of one tile: WIDTH rows of weights, or WIDTH / 2 pairs of rows that are ``apart``
+    from each other.
 
-    rows: (count, size), ``row_stride`` apart. weight: (units * unit, size), ``weight_stride`` apart; a unit has
-    ``columns`` rows or pairs: all, or those of a head. bias: (units * unit,).
+    rows: (count, size), ``row_stride`` apart. weight: (units * unit, size), ``weight_stride``
+    apart; a unit has ``columns`` rows or pairs: all, or those of a head. bias: (units * unit,).
     NORM: rows are normed: squares (before, 16) float32, sums over parts of a row; scales (size,).
-    AFTER: PLAIN -> out (count, columns). ADD: plus ``kept``, of the shape of ``out``; left (tiles, 16) float32, the
-    squares of a tile. GATE -> (count, columns), SiLU of the first of a pair, times the second.
-    ROTATE: ``rotate_write`` of ``small_ops``; out (count, query_heads, unit).
-    partial: (tiles, SPLITS, 16, WIDTH) float32. arrivals: (tiles,) int32 zeros; zeros again afterwards.
-    EVEN: DEPTH divides size. BEFORE: ``before`` rounded up to a power of two. EARLY: see ``follow``.
+    AFTER: PLAIN -> out (count, columns). ADD: plus ``kept``, of the shape of ``out``; left (tiles,
+    16) float32, the squares of a tile. GATE -> (count, columns), SiLU of the first of a pair, times
+    the second. ROTATE: ``rotate_write`` of ``small_ops``; out (count, query_heads, unit). partial:
+    (tiles, SPLITS, 16, WIDTH) float32. arrivals: (tiles,) int32 zeros; zeros again afterwards.
+    EVEN: DEPTH divides size. BEFORE: ``before`` rounded up to a power of two. EARLY: see
+    ``follow``.
     """
     PAIRS: tl.constexpr = 2 if AFTER >= GATE else 1
     TAKEN: tl.constexpr = WIDTH // PAIRS
@@ -91,7 +112,8 @@ def product(
     head, first = tile // tiles, tile % tiles * TAKEN
     row, part, inner = tl.arange(0, ROWS), tl.arange(0, DEPTH), tl.arange(0, WIDTH)
     used = row < count
-    line = tl.minimum(first + inner // PAIRS, columns - 1)  # beyond the last one: that one again, never stored
+    # beyond the last one: that one again, never stored
+    line = tl.minimum(first + inner // PAIRS, columns - 1)
     line = (head * unit + line + inner % PAIRS * apart).to(tl.int64) * weight_stride
     blocks = (size + DEPTH - 1) // DEPTH
     share = (blocks + SPLITS - 1) // SPLITS
@@ -99,12 +121,21 @@ def product(
     rate = tl.full([ROWS], 1.0, tl.float32)
     if NORM:
         earlier = tl.arange(0, BEFORE)[:, None]
-        each = tl.load(squares + earlier * ROWS + row[None, :], mask=(earlier < before) & used[None, :], other=0.0)
+        each = tl.load(
+            squares + earlier * ROWS + row[None, :],
+            mask=(earlier < before) & used[None, :],
+            other=0.0,
+        )
         rate = tl.rsqrt(tl.sum(each, 0) / size + epsilon)
     total = tl.full([ROWS, WIDTH], 0.0, tl.float32)
-    for block in tl.range(split * share, tl.minimum(split * share + share, blocks), num_stages=STAGES):
+    for block in tl.range(
+        split * share, tl.minimum(split * share + share, blocks), num_stages=STAGES
+    ):
         place = block * DEPTH + part
-        cell, taken = rows + row[:, None] * row_stride + place[None, :], weight + line[:, None] + place[None, :]
+        cell, taken = (
+            rows + row[:, None] * row_stride + place[None, :],
+            weight + line[:, None] + place[None, :],
+        )
         inside = EVEN | (place < size)
         fed = tl.load(cell, mask=used[:, None] & inside[None, :], other=0.0)
         weights = tl.load(taken, mask=inside[None, :], other=0.0)
@@ -122,8 +153,11 @@ def product(
             return
         tl.store(arrivals + tile, 0)
         total = tl.full([ROWS, WIDTH], 0.0, tl.float32)
-        for each in tl.static_range(SPLITS):  # past the first cache, which other multiprocessors do not write to
-            total += tl.load(cells + each * (ROWS * WIDTH), mask=used[:, None], other=0.0, cache_modifier=".cg")
+        # past the first cache, which other multiprocessors do not write to
+        for each in tl.static_range(SPLITS):
+            total += tl.load(
+                cells + each * (ROWS * WIDTH), mask=used[:, None], other=0.0, cache_modifier=".cg"
+            )
     if BIAS:
         line = tl.minimum(first + inner // PAIRS, columns - 1)
         total += tl.load(bias + head * unit + line + inner % PAIRS * apart).to(tl.float32)[None, :]
@@ -133,7 +167,9 @@ def product(
     if AFTER == PLAIN:
         tl.store(out + cell, rounded, mask=real)
     elif AFTER == ADD:
-        rounded = (rounded.to(tl.float32) + tl.load(kept + cell, mask=real, other=0.0).to(tl.float32)).to(rounded.dtype)
+        rounded = (
+            rounded.to(tl.float32) + tl.load(kept + cell, mask=real, other=0.0).to(tl.float32)
+        ).to(rounded.dtype)
         tl.store(out + cell, rounded, mask=real)
         wide = tl.where(real, rounded.to(tl.float32), 0.0)
         tl.store(left + tile * ROWS + row, tl.sum(wide * wide, 1), mask=used)
@@ -153,12 +189,16 @@ def product(
         turns = real & (column < tl.where(head < query_heads + key_heads, columns, 0))
         tl.store(to, turn(one, two, cos + angle, sin + angle, turns, rounded.dtype), mask=real)
         angle += apart
-        tl.store(to + apart, turn(two, one, cos + angle, sin + angle, turns, rounded.dtype), mask=real)
+        tl.store(
+            to + apart, turn(two, one, cos + angle, sin + angle, turns, rounded.dtype), mask=real
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The rows of weights of one program and the inputs that it multiplies at a time, and how it is compiled."""
+    """The rows of weights of one program and the inputs that it multiplies at a time, and how it is
+    compiled.
+    """
 
     width: int
     depth: int
@@ -170,7 +210,9 @@ BROAD, NARROW = Block(64, 128, 4), Block(32, 256, 5)
 
 
 def choose_block(weight: Tensor, processors: int) -> tuple[Block, int]:
-    """Choose the block and the splits for weights (outputs, inputs), about one program per multiprocessor or more."""
+    """Choose the block and the splits for weights (outputs, inputs), about one program per
+    multiprocessor or more.
+    """
     outputs, inputs = weight.shape
     block = BROAD if outputs > BROAD.width * processors else NARROW
     tiles, most, splits = cdiv(outputs, block.width), cdiv(inputs, block.depth) // FEWEST, 1
@@ -180,7 +222,8 @@ def choose_block(weight: Tensor, processors: int) -> tuple[Block, int]:
 
 
 class ShortLinear(Linear):
-    """``Linear`` whose products of up to 16 rows in half precision are our kernel's, with what comes before and after.
+    """``Linear`` whose products of up to 16 rows in half precision are our kernel's, with what
+    comes before and after.
 
     Its calls may not overlap: they share the counters of arrivals.
     """
@@ -191,8 +234,14 @@ class ShortLinear(Linear):
         self._arrivals = self.weight.new_zeros(len(self.weight), dtype=torch.int32)
 
     def takes(self, rows: Normed) -> bool:
-        """Return whether ``rows`` are few enough, in half precision, and the weights of an output without gaps."""
-        return 0 < len(rows) <= ROWS.value and self.weight.dtype in DTYPES and self.weight.stride(1) == 1
+        """Return whether ``rows`` are few enough, in half precision, and the weights of an output
+        without gaps.
+        """
+        return (
+            0 < len(rows) <= ROWS.value
+            and self.weight.dtype in DTYPES
+            and self.weight.stride(1) == 1
+        )
 
     @override
     def __call__(self, rows: Normed, into: Tensor | None = None) -> Tensor:
@@ -202,29 +251,44 @@ class ShortLinear(Linear):
         return self._launch(rows, PLAIN, out, len(self.weight))
 
     def add(self, rows: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, in), (n, out) -> (n, out) the product plus ``kept``, and the squares of its parts for ``Unscaled``."""
-        left = kept.new_empty(cdiv(len(self.weight), self.block.width), ROWS.value, dtype=torch.float32)
+        """(n, in), (n, out) -> (n, out) the product plus ``kept``, and the squares of its parts for
+        ``Unscaled``.
+        """
+        left = kept.new_empty(
+            cdiv(len(self.weight), self.block.width), ROWS.value, dtype=torch.float32
+        )
         out = kept.new_empty(kept.shape)
-        return self._launch(rows, ADD, out, len(self.weight), kept=kept.contiguous(), left=left), left
+        return (
+            self._launch(rows, ADD, out, len(self.weight), kept=kept.contiguous(), left=left),
+            left,
+        )
 
     def gate(self, rows: Normed) -> Tensor:
         """(n, in) -> (n, out / 2): see ``SmallOps.gate``."""
         half = len(self.weight) // 2
         return self._launch(rows, GATE, self.weight.new_empty(len(rows), half), half, apart=half)
 
-    def rotate(self, rows: Normed, ops: SmallOps, positions: Tensor, slots: Tensor, at: Tensor) -> Tensor:
+    def rotate(
+        self, rows: Normed, ops: SmallOps, positions: Tensor, slots: Tensor, at: Tensor
+    ) -> Tensor:
         """(n, in) -> (n, H, size): see ``SmallOps.project``."""
         size, heads = slots.shape[2], ops.query_heads
         out = self.weight.new_empty(len(rows), heads * size)
         self._launch(
-            rows, ROTATE, out, size // 2, units=len(self.weight) // size, unit=size, apart=size // 2, cos=ops.cos,
-            sin=ops.sin, positions=positions, at=at, slots=slots, query_heads=heads, key_heads=ops.key_heads,
-            slot_stride=slots.stride(0),
+            rows, ROTATE, out, size // 2, units=len(self.weight) // size, unit=size,
+            apart=size // 2, cos=ops.cos, sin=ops.sin, positions=positions, at=at, slots=slots,
+            query_heads=heads, key_heads=ops.key_heads, slot_stride=slots.stride(0),
         )  # fmt: skip
         return out.view(-1, heads, size)
 
     def _launch(
-        self, given: Normed, after: tl.constexpr, out: Tensor, columns: int, units: int = 1, **others: Any
+        self,
+        given: Normed,
+        after: tl.constexpr,
+        out: Tensor,
+        columns: int,
+        units: int = 1,
+        **others: Any,
     ) -> Tensor:
         """Run the kernel; returns ``out``. The rest: see ``product``."""
         values: dict[str, Any] = dict.fromkeys(OPTIONAL) | dict.fromkeys(NUMBERS, 0)
@@ -237,15 +301,17 @@ class ShortLinear(Linear):
         (count, size), block, splits = rows.shape, self.block, self.splits
         tiles = units * cdiv(columns, block.width // (2 if after.value >= GATE.value else 1))
         if splits > 1:
-            values["partial"] = rows.new_empty(tiles, splits, ROWS.value, block.width, dtype=torch.float32)
+            values["partial"] = rows.new_empty(
+                tiles, splits, ROWS.value, block.width, dtype=torch.float32
+            )
             values["arrivals"] = self._arrivals
         with torch.cuda.device_of(rows):
             product[tiles, splits](
-                rows, self.weight, self.bias, out, count=count, size=size, columns=columns, row_stride=rows.stride(0),
-                weight_stride=self.weight.stride(0), WIDTH=block.width, DEPTH=block.depth, SPLITS=splits,
-                EVEN=size % block.depth == 0, AFTER=after.value, NORM=values["squares"] is not None,
-                BIAS=self.bias is not None, BEFORE=next_power_of_2(values["before"]), STAGES=block.stages,
-                num_warps=block.warps, num_stages=block.stages, **values,
-                **follow(rows.device),
+                rows, self.weight, self.bias, out, count=count, size=size, columns=columns,
+                row_stride=rows.stride(0), weight_stride=self.weight.stride(0), WIDTH=block.width,
+                DEPTH=block.depth, SPLITS=splits, EVEN=size % block.depth == 0, AFTER=after.value,
+                NORM=values["squares"] is not None, BIAS=self.bias is not None,
+                BEFORE=next_power_of_2(values["before"]), STAGES=block.stages,
+                num_warps=block.warps, num_stages=block.stages, **values, **follow(rows.device),
             )  # fmt: skip
         return out

@@ -1,4 +1,6 @@
-"""The small operations of a layer as Triton kernels, one launch each, rounded where torch's own operations round."""
+"""The small operations of a layer as Triton kernels, one launch each, rounded where torch's own
+operations round.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from triton import cdiv, next_power_of_2
 from typing_extensions import override
 
 from specbench.models.fast.kernels.products import ShortLinear
-from specbench.models.fast.operations import Linear, Norm, Normed, Product, Rotate, SmallOps, Unscaled
+from specbench.models.fast.operations import (
+    Linear,
+    Norm,
+    Normed,
+    Product,
+    Rotate,
+    SmallOps,
+    Unscaled,
+)
 
 BLOCK, HEADS = 1024, 8  # numbers of a row that one program gates, and heads that one rotates
 
@@ -47,9 +57,11 @@ def rotate_write(
     heads, cos, sin, positions, at, queries, slots, query_heads, key_heads, slot_stride,
     SIZE: tl.constexpr, PADDED: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """HEADS heads of a row: q and k rotated, v unchanged; q to ``queries`` (n, H, SIZE), k and v to their slot.
+    """HEADS heads of a row: q and k rotated, v unchanged; q to ``queries`` (n, H, SIZE), k and v to
+    their slot.
 
-    cos, sin: (positions, SIZE). at: (n,) the rows' slots. slots: (2K, slots, SIZE), a head's ``slot_stride`` apart.
+    cos, sin: (positions, SIZE). at: (n,) the rows' slots. slots: (2K, slots, SIZE), a head's
+    ``slot_stride`` apart.
     """
     row, head = tl.program_id(0), (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     part = tl.arange(0, PADDED)[None, :]
@@ -63,7 +75,9 @@ def rotate_write(
     turned = (own.to(tl.float32) * turn).to(own.dtype).to(tl.float32)
     turned += other * tl.load(sin + angle, mask=part < SIZE, other=0.0).to(tl.float32)
     found = tl.where(head < query_heads + key_heads, turned.to(own.dtype), own)
-    tl.store(queries + (row * query_heads + head) * SIZE + part, found, mask=real & (head < query_heads))
+    tl.store(
+        queries + (row * query_heads + head) * SIZE + part, found, mask=real & (head < query_heads)
+    )
     place = (head - query_heads).to(tl.int64) * slot_stride + tl.load(at + row) * SIZE + part
     tl.store(slots + place, found, mask=real & (head >= query_heads))
 
@@ -74,7 +88,9 @@ def choose_warps(block: int) -> int:
 
 
 class FusedOps(SmallOps):
-    """``SmallOps`` in Triton, which launches on the current device: so each call selects the tensors' device."""
+    """``SmallOps`` in Triton, which launches on the current device: so each call selects the
+    tensors' device.
+    """
 
     linear = ShortLinear
 
@@ -84,8 +100,8 @@ class FusedOps(SmallOps):
         block = next_power_of_2(size)
         with torch.cuda.device_of(rows):
             add_norm[(len(rows),)](
-                rows.contiguous(), added.contiguous(), norm.weight, summed, normed, size, norm.epsilon,
-                BLOCK=block, num_warps=choose_warps(block),
+                rows.contiguous(), added.contiguous(), norm.weight, summed, normed, size,
+                norm.epsilon, BLOCK=block, num_warps=choose_warps(block),
             )  # fmt: skip
         return summed, normed
 
@@ -98,7 +114,9 @@ class FusedOps(SmallOps):
         return out
 
     @override
-    def add_product(self, rows: Tensor, product: Product, given: Tensor, norm: Norm) -> tuple[Tensor, Normed]:
+    def add_product(
+        self, rows: Tensor, product: Product, given: Tensor, norm: Norm
+    ) -> tuple[Tensor, Normed]:
         if not (isinstance(product, ShortLinear) and product.takes(given)):
             return super().add_product(rows, product, given, norm)
         summed, squares = product.add(given, rows)
