@@ -46,6 +46,27 @@ def broken(kind: str):
     raise InputError("draft=x: not there") if kind == "input" else RuntimeError("no room")
 
 
+class _DiesOnce:
+    """Ends its process in the middle of the request with the prompt [13, ...]."""
+
+    def open(self, number, alive, context, seed):
+        self.doomed = context[0] == 13
+        return super().open(number, alive, context, seed)
+
+    def tell(self, number, verb, *given):
+        if self.doomed and verb in ("expand", "extend"):
+            os._exit(7)
+        return super().tell(number, verb, *given)
+
+
+class MortalCard(_DiesOnce, CardActor):
+    """CARD's."""
+
+
+class MortalPearl(_DiesOnce, PearlActor):
+    """PEARL's."""
+
+
 def _dawdle(actor: object, verb: str) -> None:
     time.sleep(random.Random(f"{verb}{id(actor)}{time.perf_counter()}").uniform(0, 0.01))
 

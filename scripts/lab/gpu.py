@@ -33,6 +33,7 @@ from typing import Any
 import torch
 
 from scripts.lab.bench import print_table
+from specbench.input import InputError
 from specbench.measure.clock import Clock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +96,8 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(arguments)
     if given.kernels:
         return check_kernels(getattr(torch, given.kernels), torch.device(given.device))
+    if given.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: this machine has no GPU that torch can use; --device cpu")
     given.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the running part ends too
     environment, ends = SIZES[given.device].environment, dict[str, str]()

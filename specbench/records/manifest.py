@@ -168,6 +168,12 @@ class Part(Section):
     places: list[Count]
     cases: list[str]
 
+    @model_validator(mode="after")
+    def _require_places(self) -> Part:
+        if len(self.places) != len(self.cases):
+            raise PydanticCustomError("part", "Input should have a place for each of its cases")
+        return self
+
 
 class Growth(Section):
     """The additions of a later command to the run.

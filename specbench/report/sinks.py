@@ -62,6 +62,7 @@ CLIENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+HUSHED = {"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}  # a URL may have a password
 
 
 def log_to_mlflow(report: Report, dataset: str | None = None) -> str:
@@ -70,8 +71,9 @@ def log_to_mlflow(report: Report, dataset: str | None = None) -> str:
 
     Raises UnsentError if that fails.
     """
-    for name, value in CLIENT.items():
-        os.environ.setdefault(name, value)
+    before = dict(os.environ)
+    os.environ.update(CLIENT | before | HUSHED)
+    os.environ.pop("MLFLOW_RUN_ID", None)  # of the caller's own run
     headlines = find_headlines(report.findings, report.load)
     note = "\n".join(
         " ".join((each.lead + each.rest, each.under, *each.remarks)) for each in headlines
@@ -87,6 +89,9 @@ def log_to_mlflow(report: Report, dataset: str | None = None) -> str:
         # of MLflow, its server or its database: they have no base of their own
         place = os.environ.get("MLFLOW_TRACKING_URI", "the database in this folder")
         raise UnsentError(hide_secrets(f"{place}: {type(error).__name__}: {error}")) from error
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 # figure, which is the id of its task -> its name in the notes

@@ -264,7 +264,7 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
     """The blocks of a part. Raises RunError if one is missing."""
     manifest, path = shard.manifest, shard.directory / RECORDS
     methods, first_blocks, rounds = manifest.rows, manifest.first_blocks, manifest.rounds or 1
-    places = list(zip(shard.part.cases, shard.part.places, strict=False))
+    places = list(zip(shard.part.cases, shard.part.places, strict=True))
     where = {(name, turn): place for turn in range(rounds) for name, place in places}
     found, start = list[_StoredBlock](), 0
     have: dict[tuple[str, int], frozenset[str]] = {}
@@ -358,7 +358,7 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
 
 def _join_places(shards: Sequence[Shard]) -> dict[str, Any]:
     """Places and cases of all parts, in order of the places."""
-    own = [zip(shard.part.places, shard.part.cases, strict=False) for shard in shards]
+    own = [zip(shard.part.places, shard.part.cases, strict=True) for shard in shards]
     pairs = sorted(itertools.chain.from_iterable(own))
     return {"places": [place for place, _ in pairs], "cases": [name for _, name in pairs]}
 

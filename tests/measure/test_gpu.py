@@ -70,7 +70,7 @@ def test_a_part_that_is_ended_keeps_its_lines_and_the_next_one_runs(tmp_path, mo
         "methods": "print('last')",
     }
     monkeypatch.setattr(gpu, "find_command", lambda part, *_: ["-c", scripts[part]])
-    options = ["--out", str(tmp_path), "--limit", "5"]
+    options = ["--device", "cpu", "--out", str(tmp_path), "--limit", "5"]
     assert main(["gpu", "--parts", *scripts, *options]) == 1
     texts = {part: (tmp_path / f"{part}.txt").read_text().split("\n") for part in scripts}
     assert texts["kernels-float32"][0] == "first"

@@ -425,3 +425,34 @@ def test_a_drawn_tree_states_what_each_node_was_drawn_from(seed):
         wanted = sampling(table[0 if parents[node] < 0 else tokens[parents[node]]][None])[0]
         wanted[[tokens[other] for other in range(node) if parents[other] == parents[node]]] = 0
         assert torch.allclose(stated, wanted / wanted.sum(), atol=1e-6)
+
+
+def test_a_drawn_tree_states_its_distributions(model):
+    sampling = Sampling(0.9, top_p=0.8)
+    method = bound(Eagle("random", tree="static", sampling="drawn"), model, sampling)
+    context = [*PROMPT, 9]
+    drafts = [begun(method, model, context, seed).propose(context, 64) for seed in (1, 1, 2)]
+    first, again, other = (draft.tokens.tolist() for draft in drafts)
+    assert first == again != other
+    draft = drafts[0]
+    assert draft.probs.shape == (25, VOCAB)
+    assert torch.allclose(draft.probs.sum(-1), torch.ones(25))
+    assert (draft.probs.gather(1, draft.tokens[:, None]) > 0).all()
+    siblings: dict[int, list[int]] = {}
+    for node, parent in enumerate(draft.parents):  # drawn without replacement
+        for earlier in siblings.setdefault(parent, []):
+            assert draft.probs[node, draft.tokens[earlier]] == 0
+        siblings[parent].append(node)
+
+
+def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
+    ids = torch.arange(10, 100)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(1))
+    plain, mixed = Eagle3Module(drafted=90, ids=ids), Eagle3Module(drafted=90, ids=ids[order])
+    mixed.lm_head.weight.data = plain.lm_head.weight.data[order]
+    context = [*PROMPT, 9]
+    drafts = []
+    for name, module in (("plain", plain), ("mixed", mixed)):
+        method = bound(Eagle3(module.save(tmp_path / name), total_tokens=20), deep)
+        drafts.append(set(paths_of(begun(method, deep, context).propose(context, 64))))
+    assert drafts[0] == drafts[1]

@@ -7,11 +7,20 @@ from __future__ import annotations
 import logging
 import time
 
+import psutil
 import pytest
 import torch
 
-from actors import DawdlingCard, DawdlingPearl, DawdlingSaguaro, DelayedPort, inline_actor
-from builders.models import plain_greedy
+from actors import (
+    DawdlingCard,
+    DawdlingPearl,
+    DawdlingSaguaro,
+    DelayedPort,
+    MortalCard,
+    MortalPearl,
+    inline_actor,
+)
+from builders.models import FAMILIES, build, plain_greedy
 from builders.runs import job_for
 from draft_models import PARALLEL, begin, draft_behind, fitted, noisy, run, transcript
 from methods.card import Card
@@ -22,6 +31,7 @@ from specbench.decode.sampling import Sampling
 from specbench.records.record import VANILLA
 from specbench.records.store import read_run
 from specbench.runs.execution import execute
+from specbench.types import CaseError
 
 PROMPT, LIMIT = [5, 6, 7], 41
 SLOW = {Card: DawdlingCard, Pearl: DawdlingPearl, Saguaro: DawdlingSaguaro}
@@ -30,6 +40,15 @@ SLOW = {Card: DawdlingCard, Pearl: DawdlingPearl, Saguaro: DawdlingSaguaro}
 @pytest.fixture(params=PARALLEL)
 def make(request):
     return PARALLEL[request.param]
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", PARALLEL)
+def test_greedy_output_is_the_targets(name, family):
+    model = build(family, torch.float64)
+    method = fitted(PARALLEL[name](), noisy(model, 0.02))
+    assert run(model, method, PROMPT, LIMIT).ids == plain_greedy(model, PROMPT, LIMIT)
 
 
 def test_drafts_keep_to_the_budget(model, make):
@@ -119,6 +138,23 @@ def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(
         for each in good
     )
     assert "drafts on the target's own device (cpu)" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["pearl", "card"])
+def test_a_process_that_dies_costs_one_case(model, name):
+    method = PARALLEL[name](port="process", patience_s=20.0)
+    method.kind = {Card: MortalCard, Pearl: MortalPearl}[type(method)]
+    fitted(method, model)
+    wanted = plain_greedy(model, PROMPT, LIMIT)
+    assert run(model, method, PROMPT, LIMIT).ids == wanted
+    first = method.partner._channel.worker.pid
+    with pytest.raises(CaseError, match="ended with exit code 7"):
+        run(model, method, [13, 2], LIMIT)
+    method.reset()  # as the session does between cases
+    assert method.partner._channel.worker.pid != first
+    assert run(model, method, PROMPT, LIMIT).ids == wanted
+    method.close()
+    assert not [child for child in psutil.Process().children() if child.pid == first]
 
 
 def test_modelled_time_is_the_longer_side_of_each_round():

@@ -23,9 +23,11 @@ from builders.engines import (
     PROMPTS,
     assert_greedy,
     assert_same_rows,
+    decode_script,
     draw_rows,
     eager_engine,
     fast_engine,
+    scripts,
     started,
     take_step,
 )
@@ -450,3 +452,23 @@ def attention_beyond_what_is_seen(shape: ModelShape, fed: int) -> float:
     them.
     """
     return 4.0 * fed * (fed / 2) * shape.layers * shape.heads * shape.head_dim
+
+
+def test_parents_that_are_a_range_but_no_chain_are_refused():
+    engine = fast_engine(build("llama"))
+    engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
+    with pytest.raises(CaseError, match="parent of node 0"):
+        engine.forward(Draft([5, 6, 7], range(3)))
+
+
+def test_buffers_never_move():
+    model = build("llama")
+    script = scripts(plain_greedy(model, [5, 6], COUNT + 8))["wide"]
+    engine = fast_engine(model, GRAPHED)
+    places = []
+    for _ in range(2):
+        decode_script(engine, script, [5, 6])
+        frames = engine.frames.known.items()
+        places.append({width: frame.ids.data_ptr() for width, frame in frames})
+        places[-1]["cache"] = engine.cache._all.data_ptr()
+    assert places[0] == places[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -134,6 +135,30 @@ def test_mlflow_has_the_run_once_also_when_it_is_sent_again(make_run, database, 
     assert "times vanilla" in logged.data.tags["mlflow.note.content"]
     names = {each.path for each in client.list_artifacts(logged.info.run_id)}
     assert names == {"report.html", "summary.csv", "tables"}
+
+
+def test_mlflow_gets_no_name_of_a_user_or_a_folder(make_run, database, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "someone")
+    monkeypatch.setattr(sys, "argv", ["/home/someone/bin/specbench"])
+    run = make_run(methods=TWO, per_category=1)
+    assert report(run, "--to", "mlflow") == DONE
+    client = database()
+    (logged,) = client.search_runs([client.get_experiment_by_name("specbench").experiment_id])
+    assert logged.data.tags["mlflow.source.name"] == "specbench"
+    assert "someone" not in json.dumps([logged.data.params, logged.data.tags])
+
+
+def test_the_caller_s_mlflow_is_left_unchanged(make_run, monkeypatch):
+    """A URL with a password is not printed by MLflow, and its environment is that of before."""
+    mlflow_sink = pytest.importorskip("specbench.report.mlflow_sink")
+    monkeypatch.setenv("MLFLOW_RUN_ID", "the caller's")
+    seen = []
+    monkeypatch.setattr(mlflow_sink, "log_report", lambda *_: seen.append(dict(os.environ)) or "x")
+    before = dict(os.environ)
+    sinks.log_to_mlflow(build_report([make_run(methods=TWO, per_category=1)], plots=False))
+    assert seen[0]["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] == "true"
+    assert "MLFLOW_RUN_ID" not in seen[0]
+    assert dict(os.environ) == before
 
 
 @pytest.mark.exhaustive
