@@ -1,7 +1,9 @@
 """A stand-in for a serving engine: it speaks each dialect over loopback and replays answers with
 known steps.
 
-A fault is planted by name. The answer is a function of the prompt, so that two servers agree.
+A fault is planted by name. The answer is a function of the prompt, so that two servers agree. As a
+program it serves at a port until it is ended: ``python tests/stand_in.py PORT [plain]``, plain
+without drafts.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -340,3 +343,9 @@ def serving(
         server.release.set()
         server.shutdown()
         server.server_close()
+
+
+if __name__ == "__main__":
+    with serving(speculates="plain" not in sys.argv, port=int(sys.argv[1])) as server:
+        print(server.url, flush=True)
+        threading.Event().wait()

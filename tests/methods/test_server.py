@@ -227,7 +227,7 @@ def test_what_cannot_be_measured_is_refused_before_the_run(monkeypatch):
 
 
 def test_an_engine_is_started_for_its_row_and_ends_with_the_run(tmp_path):
-    command = [sys.executable, stand_in.__file__, "0", "{port}"]
+    command = [sys.executable, stand_in.__file__, "{port}"]
     rows = [f"method.vanilla.command={json.dumps([*command, 'plain'])}"]
     rows += [
         f"method.server.command='{' '.join(command)}'",
@@ -283,7 +283,7 @@ def test_an_engine_that_cannot_be_started_is_refused_with_its_output(command, me
 
 
 def test_the_engine_of_a_row_takes_its_children_along_and_its_early_end_is_a_warning(tmp_path):
-    words = f"[sys.executable, {stand_in.__file__!r}, '0', sys.argv[1]]"
+    words = f"[sys.executable, {stand_in.__file__!r}, sys.argv[1]]"
     children = f"import subprocess, sys; print(subprocess.Popen({words}).wait())"
     method = opened(log=tmp_path / "a.log", command=[sys.executable, "-c", children, "{port}"])
     assert ask(method).ids == stand_in.answer_of(PROMPT, LIMIT)
@@ -291,16 +291,14 @@ def test_the_engine_of_a_row_takes_its_children_along_and_its_early_end_is_a_war
     method.close()
     with pytest.raises(InputError, match="no connection"):
         ServerPeer(method._connection.url).check(card())
-    again = opened(
-        log=tmp_path / "b.log", command=[sys.executable, stand_in.__file__, "0", "{port}"]
-    )
+    again = opened(log=tmp_path / "b.log", command=[sys.executable, stand_in.__file__, "{port}"])
     os.kill(again._engine._process.pid, signal.SIGKILL)
     again._engine._process.wait()
     assert "exit code -9" in again.warnings[-1]
 
 
 def test_a_server_that_took_the_port_before_the_engine_is_not_measured(tmp_path):
-    engine = LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"])
+    engine = LaunchedEngine([sys.executable, stand_in.__file__, "{port}"])
     with stand_in.serving(port=int(engine.url.rpartition(":")[2])) as server:
         assert server.url == engine.url
         with pytest.raises(
@@ -314,7 +312,7 @@ def test_a_server_that_took_the_port_before_the_engine_is_not_measured(tmp_path)
 def test_a_long_start_of_an_engine_is_shown(tmp_path, monkeypatch):
     monkeypatch.setattr("methods.server.engine.REPORT_S", 0.0)
     engine, shown, answers = (
-        LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"]),
+        LaunchedEngine([sys.executable, stand_in.__file__, "{port}"]),
         [],
         [True, False, False],
     )
