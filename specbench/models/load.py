@@ -31,6 +31,8 @@ from specbench.input import cut, refuse_network
 from specbench.models.entries import read_vocab_size
 from specbench.models.facade import ModelCard
 from specbench.models.family import check_family, choose_context
+from specbench.models.gguf import SUFFIX, convert, find_gguf, is_gguf, read_note
+from specbench.models.packaged import PACKAGED, find_packaged
 from specbench.models.weights import (
     refuse_files,
     refuse_folder,
@@ -127,6 +129,7 @@ def choose_experts(dtype: torch.dtype) -> str | None:
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 BUNDLED = "bundled:"
+TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTIONS = ("sdpa", "eager")
 UNREADABLE = (
@@ -145,6 +148,7 @@ def read_card(
     *,
     path: str | None,
     name: str | None = None,
+    gguf: str | None = None,
     revision: str | None = None,
     tokenizer: str | None = None,
     context: int | None = None,
@@ -162,7 +166,7 @@ def read_card(
 ) -> ModelCard:
     """Read and check everything about a model except its weights.
 
-    path: a folder, hub id or ``bundled:NAME``. random: {family, seed, config} instead of a path.
+    path: a folder, GGUF file, hub id or ``bundled:NAME``; gguf: the file in it. random: {family, seed, config} instead of a path.
     overrides: entries of the path's configuration, see ``override``. widen: see ``Widening.to``.
     prefix: of the settings' names in messages. path_key: the path's name there (a draft model's is
     ``draft``). Raises InputError that names the wrong setting.
@@ -196,7 +200,7 @@ def read_card(
             raise InputError(
                 f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)"
             )
-        path = locate(path, named)
+        path = locate(path, named, gguf, revision)
         if Path(path).is_dir():  # else a hub id
             refuse_folder(Path(path), safetensors, f"{named}={path}")
         config = _read(
@@ -355,9 +359,12 @@ def _spread(model: Any, room: dict[int, int]) -> Any:
     )
 
 
-def locate(path: str, key: str) -> str:
-    """Return the folder of a bundled name; any other path unchanged. Raises InputError if the
-    folder is missing.
+def locate(path: str, key: str, gguf: str | None = None, revision: str | None = None) -> str:
+    """Return the folder of a model: of a bundled name, of a GGUF file (converted), or as it is; a
+    hub id unchanged.
+
+    gguf: the file in the folder or hub id. Raises InputError for a folder that is missing, and for a file
+    that is no model.
     """
     if path.startswith(BUNDLED):
         folder = ASSETS / path.removeprefix(BUNDLED)
@@ -365,16 +372,48 @@ def locate(path: str, key: str) -> str:
             known = sorted(item.parent.name for item in ASSETS.glob("*/config.json"))
             raise InputError(f"{key}={path}: no such bundled model; expected one of {known}")
         return str(folder)
+    if path.startswith(PACKAGED):
+        return str(convert(find_packaged(path, key), f"{key}={path}"))
     path = os.path.expandvars(path)  # of a manifest
     local = path.startswith(("/", ".", "~")) or path.count("/") > 1
     if not local and not os.path.exists(path):  # noqa: PTH110 (a Path raises for a name that is too long)
-        return path
+        if gguf is None:
+            return path
+        try:
+            found = Path(cached_file(path, gguf, revision=revision))
+        except OSError as error:
+            raise InputError(
+                f"{key}={path} with model.gguf={gguf}: cannot be read ({explain(error)}); expected"
+                " a file of this hub id"
+            ) from error
+        return str(convert(found, f"{key}={path}"))
     folder = Path(path).expanduser()
+    if os.path.isfile(folder):  # noqa: PTH113 (likewise)
+        if is_gguf(folder) or folder.suffix.lower() == SUFFIX:
+            return str(convert(folder, f"{key}={path}"))
+        raise InputError(f"{key}={path}: {explain_file(folder)}")
     if not os.path.isdir(folder):  # noqa: PTH112 (likewise)
         raise InputError(
-            f"{key}={path}: no such folder; expected one with config.json, weights and a tokenizer"
+            f"{key}={path}: no such file or folder; expected a folder with config.json, weights and"
+            " a tokenizer, or a GGUF file"
         )
-    return str(folder)
+    found = find_gguf(folder, gguf, f"{key}={path}")
+    return str(convert(found, f"{key}={path}") if found else folder)
+
+
+def explain_file(file: Path) -> str:
+    """Say what a file is that is no model by itself, and what to give in its place."""
+    suffix, folder = file.suffix.lower(), file.parent
+    if suffix == ".json" or suffix == ".safetensors" or suffix in TORCH_SUFFIXES:
+        kind = "part of a model"
+        fix = f"its folder, with config.json, weights and a tokenizer: {folder}"
+    elif suffix in (".onnx", ".xml", ".engine", ".llamafile"):
+        kind = "a model of another runtime"
+        fix = "its safetensors or GGUF file; a server of that runtime is measured by model=server"
+    else:
+        kind = "a file that is no model"
+        fix = "a folder with config.json, weights and a tokenizer, a hub id, or a GGUF file"
+    return f"{kind}; expected {fix}"
 
 
 def locate_file(path: str) -> str:
@@ -386,6 +425,12 @@ def read_tokenizer(path: str, key: str, **options: Any) -> Any:
     """Read the tokenizer of a folder or hub id. Raises InputError that names ``key``."""
     if os.path.isdir(path):  # noqa: PTH112 (likewise)
         refuse_files(Path(path), f"{key}={path}")
+    if (note := read_note(path)) and "split" in note:
+        raise InputError(
+            f"{key}: {note['file']} splits text by tokenizer.ggml.pre={note['split']}, which"
+            " transformers does not know; expected model.tokenizer=FOLDER or the hub id of the"
+            " original model"
+        )
     found = _read(AutoTokenizer, path, key, **options)
     if not (isinstance(longest := found.model_max_length, int | float) and 1 <= longest <= 1e31):
         raise InputError(

@@ -130,7 +130,7 @@ class Process(Section):
 
 class TargetModel(Section):
     """The target. weights: "random" if it has no trained ones. template: fingerprint of a chat
-    template's file.
+    template's file. gguf: {file, sha256, quantisation} of weights that were in a GGUF file.
     """
 
     name: str | None = None
@@ -144,6 +144,7 @@ class TargetModel(Section):
     fingerprint: str | None = None
     weights: str | None = None
     template: str | None = None
+    gguf: dict[str, str] | None = None
 
 
 class Questions(Section):

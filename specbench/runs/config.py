@@ -102,7 +102,9 @@ def _from_hub(run: Any) -> bool:
     read = [model.tokenizer, model.path if _has_path(run) and model.random is None else None]
     places = [os.path.expandvars(each) for each in read if each]
     own = [
-        each for each in places if each.startswith("bundled:") or Path(each).expanduser().exists()
+        each
+        for each in places
+        if each.startswith(("bundled:", "package:")) or Path(each).expanduser().exists()
     ]
     return len(own) < len(places) or (run.engine.kind in FOLLOWING and not places)
 
@@ -268,9 +270,9 @@ class HeadsConfig:
 
 @dataclass
 class ModelConfig:
-    """path: hub id, local folder, or ``bundled:NAME``; null with ``random`` set.
+    """path: hub id, local folder, GGUF file, or ``bundled:NAME``; null with ``random`` set.
 
-    name: for tables; default the last part of the path. tokenizer: folder or hub id; default the
+    gguf: the GGUF file of a folder or hub id that has several. name: for tables; default the last part of the path. tokenizer: folder or hub id; default the
     path. template: of fschat by name, ``raw``, a file *.jinja, or null = the tokenizer's. context:
     [tokens], default that of config.json; overrides: entries of that file, to raise it. widen:
     compute the same with a larger shape. device: auto | cpu | cuda | cuda:N. gpus: share it between
@@ -283,6 +285,7 @@ class ModelConfig:
 
     path: Annotated[str | None, HAS_PATH, NOT_RANDOM] = None
     name: str | None = None
+    gguf: Annotated[str | None, HAS_PATH, NOT_RANDOM] = None
     revision: Annotated[str | None, HUB] = None
     tokenizer: str | None = None
     template: Annotated[str | None, TEXTS] = None

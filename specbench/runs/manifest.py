@@ -17,6 +17,7 @@ from typing import Any, cast
 from specbench.measure import environment
 from specbench.measure.plan import Block
 from specbench.method import Peer, Remote
+from specbench.models.gguf import read_note
 from specbench.names import VERSION
 from specbench.records.manifest import (
     Git,
@@ -155,7 +156,7 @@ def _model(job: Job, model: Any) -> TargetModel:
         if job.source.trace and model is None
         else TargetModel()
     )
-    weights = answered.weights or answered.path
+    weights, gguf = answered.weights or answered.path, read_note(card.path)
     size = (
         sum(parameter.numel() for parameter in model.parameters())
         if model is not None
@@ -172,6 +173,7 @@ def _model(job: Job, model: Any) -> TargetModel:
         tokenizer=card.tokenizer.name_or_path,
         fingerprint=environment.weights_fingerprint(card.path),
         **({"weights": weights} if weights == "random" else {}),
+        **({"gguf": gguf} if gguf else {}),
         **(
             {"template": environment.weights_fingerprint(template)}
             if template.endswith(TEMPLATES)

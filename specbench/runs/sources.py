@@ -656,7 +656,7 @@ def model_options(config: Config) -> dict[str, Any]:
 
 def _card_options(config: Config) -> dict[str, Any]:
     model = config.model
-    names = ("path", "name", "tokenizer", "context", "dtype", "device", "overrides")
+    names = ("path", "gguf", "name", "tokenizer", "context", "dtype", "device", "overrides")
     random = (
         {**asdict(model.random), "config": dict(model.random.config or {})}
         if model.random

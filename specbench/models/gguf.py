@@ -1,0 +1,206 @@
+"""Models in llama.cpp's files (GGUF): converted once into a folder that every part of a run reads.
+
+Transformers reads a file in half a minute at each start; the folder that is kept loads in a moment.
+Weights of 4 or 8 bits become the float32 numbers that they stand for: the model is the quantised
+one, computed without further rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Regex, pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as library_logging
+
+from specbench.input import InputError
+from specbench.kept import keep
+from specbench.screen import LOADING
+
+SUFFIX, MAGIC = ".gguf", b"GGUF"
+NOTE = "gguf.json"  # in the folder: the file, its hash and how it is quantised
+_ENDS = ("eos", "eot", "eom")  # of a text, of a turn, of a message
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
+# Splits of byte-level vocabularies that transformers reads as GPT-2's: each digit is a token's own.
+_DIGITS = ("smollm", "starcoder", "refact", "command-r")
+_PLAIN = ("default", "gpt-2", "gpt2")
+
+log = logging.getLogger(LOADING)
+
+
+def is_gguf(path: Path) -> bool:
+    """Return true for a file of this form, whatever its name is."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def find_gguf(folder: Path, name: str | None, key: str) -> Path | None:
+    """Return the GGUF file of a folder without another model; None for one with a ``config.json``.
+
+    name: of the file, if the folder has several. Raises InputError for a missing file or a choice.
+    """
+    files = sorted(path for path in folder.glob("*") if path.suffix.lower() == SUFFIX)
+    if name is not None:
+        if (folder / name).is_file():
+            return folder / name
+        raise InputError(
+            f"model.gguf={name}: no such file in {folder}; expected one of"
+            f" {[path.name for path in files]}"
+        )
+    if (folder / "config.json").exists() or not files:
+        return None
+    if len(files) > 1:
+        raise InputError(
+            f"{key}: holds {len(files)} GGUF files; expected model.gguf=FILE, one of"
+            f" {[path.name for path in files]}"
+        )
+    return files[0]
+
+
+def read_note(folder: str) -> dict[str, str] | None:
+    """Return {file, sha256, quantisation} of a converted model; None for any other. ``split``: why
+    it has no tokenizer.
+    """
+    path = Path(folder) / NOTE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def convert(file: Path, key: str) -> Path:
+    """Return the folder of a file's model, converted at the first call.
+
+    key: the setting that names the file. Raises InputError for what cannot be computed rightly.
+    """
+    if not is_gguf(file):
+        raise InputError(f"{key}: does not begin with {MAGIC.decode()}; expected a whole GGUF file")
+    if _PART.search(file.stem):
+        raise InputError(
+            f"{key}: one of several parts; expected one file (llama-gguf-split --merge)"
+        )
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+
+    def make(folder: Path) -> None:
+        log.info("converting %s, once: about a minute for each 200 M parameters", file.name)
+        _Conversion(file, digest, key).write(folder / file.stem)
+
+    # about: a 4-bit weight becomes 32 bits
+    return keep(f"{digest[:16]}-gguf", 8 * file.stat().st_size, make) / file.stem
+
+
+class _Conversion:
+    """One file and what it says of itself. Raises InputError as ``convert``."""
+
+    def __init__(self, file: Path, digest: str, key: str) -> None:
+        from gguf import GGUFReader  # here: needed once for each file
+
+        self.file, self.digest, self.key = file, digest, key
+        try:
+            reader = GGUFReader(file)
+        except (ValueError, IndexError, KeyError, OSError) as error:
+            raise InputError(f"{key}: not a whole GGUF file ({error})") from error
+        long = ("tokens", "scores", "token_type", "merges")
+        self.entries: dict[str, Any] = {
+            name: field.contents()
+            for name, field in reader.fields.items()
+            if name.rpartition(".")[2] not in long
+        }
+        self.tensors = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
+        stored = {tensor.tensor_type.name: 0 for tensor in reader.tensors}
+        for tensor in reader.tensors:
+            stored[tensor.tensor_type.name] += int(tensor.n_elements)
+        self.quantisation = max(stored, key=stored.__getitem__)
+        self._refuse_rotations()
+
+    def write(self, folder: Path) -> None:
+        """Write the model, its tokenizer and a note of its origin into a new folder."""
+        options: Any = {"pretrained_model_name_or_path": self.file.parent}
+        options |= {"gguf_file": self.file.name, "local_files_only": True}
+        bars = library_logging.is_progress_bar_enabled()
+        library_logging.disable_progress_bar()
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                **options, dtype=torch.float32, output_loading_info=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(**options)
+        except (ValueError, KeyError, OSError, ImportError) as error:
+            raise InputError(
+                f"{self.key}: transformers reads no {self.entries.get('general.architecture')} from"
+                f" a GGUF file ({error}); expected the model's own folder with safetensors"
+            ) from error
+        finally:
+            if bars:
+                library_logging.enable_progress_bar()
+        weights = self._check_weights(model, info["missing_keys"])
+        config, size = model.config, int(model.config.get_text_config().vocab_size)
+        found = [self.entries.get(f"tokenizer.ggml.{name}_token_id") for name in _ENDS]
+        ends = sorted({end for end in found if isinstance(end, int) and 0 <= end < size})
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        config.dtype = torch.float16  # of a GPU: what the scales of blocks are stored in
+        model.generation_config.eos_token_id = ends or None
+        folder.mkdir()
+        config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        note = {"file": self.file.name, "sha256": self.digest, "quantisation": self.quantisation}
+        if unknown := self._set_split(tokenizer):
+            note["split"] = unknown
+        else:
+            tokenizer.save_pretrained(folder)
+        (folder / NOTE).write_text(json.dumps(note), encoding="utf-8")
+
+    def _refuse_rotations(self) -> None:
+        """Raise InputError for angles that transformers leaves out: it would compute another model
+        at long contexts.
+        """
+        family = self.entries.get("general.architecture")
+        kind = self.entries.get(f"{family}.rope.scaling.type", "none")
+        scaled = [f"{family}.rope.scaling.type={kind}"] if kind != "none" else []
+        if found := [name for name in self.tensors if name.startswith("rope_")] + scaled:
+            raise InputError(
+                f"{self.key}: transformers ignores {found[0]}, which changes the angles of long"
+                " contexts; expected the model's own folder with safetensors"
+            )
+
+    def _check_weights(self, model: Any, missing: Any) -> dict[str, torch.Tensor]:
+        """Return the weights by name, tied ones once. Raises InputError if some were left out."""
+        tied = model.config.get_text_config().tie_word_embeddings
+        weights = {
+            name: weight.detach().contiguous()
+            for name, weight in model.named_parameters()
+            if not (tied and name == "lm_head.weight")
+        }
+        here, there = sum(map(torch.Tensor.numel, weights.values())), sum(self.tensors.values())
+        if missing or here != there:
+            raise InputError(
+                f"{self.key}: has {there} numbers in its tensors, and the model of transformers"
+                f" {here} ({len(missing)} are missing); expected the model's own folder with"
+                " safetensors"
+            )
+        return weights
+
+    def _set_split(self, tokenizer: Any) -> str | None:
+        """Split texts as llama.cpp does before byte-level merges; returns the name of a split that
+        is not known here.
+        """
+        if self.entries.get("tokenizer.ggml.model") != "gpt2":
+            return None
+        kind, inner = self.entries.get("tokenizer.ggml.pre", "default"), tokenizer.backend_tokenizer
+        if kind in _DIGITS:
+            inner.pre_tokenizer = pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Split(Regex(r"\p{N}"), "isolated"),
+                    pre_tokenizers.ByteLevel(add_prefix_space=False),
+                ]
+            )
+        plain = isinstance(inner.pre_tokenizer, pre_tokenizers.ByteLevel)
+        return str(kind) if plain and kind not in _PLAIN else None
