@@ -31,7 +31,6 @@ from specbench.report.frames.predict import Prediction, describe_leads, predict,
 from specbench.report.frames.reported import ReportedRun, find_remarks, is_busy
 from specbench.report.label import label
 from specbench.report.locate import chosen_profile, find_runs
-from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, job_of
 from specbench.stats import MIN_CASES, Estimate
@@ -195,8 +194,7 @@ def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[P
             for name, keys in POINTS.items()
             for key, values in keys.items()
         ]
-        given = with_own_groups([f"model.trace={trace}", methods, *FIXED, *point, *overrides])
-        job = job_of(given, job)
+        job = job_of([f"model.trace={trace}", methods, *FIXED, *point, *overrides], job)
         execute(job, folder / str(number), lambda *_: None)
         runs.append(folder / str(number))
     return runs

@@ -63,14 +63,13 @@ def main(argv: Sequence[str]) -> int:
     )
     from specbench.measure.environment import spell_busy
     from specbench.profile import open_profile
-    from specbench.runs.composition import with_own_groups
 
     # these bring torch, which --help does without
     from specbench.runs.job import job_of, refuse_idle_in
     from specbench.stats import MIN_CASES
 
     profile = open_profile(given.profile)
-    overrides = with_own_groups(given.overrides)
+    overrides = given.overrides
     refuse_idle_in(overrides)
     tuner = Tuner(job_of, overrides, profile, grid_of(given.grid), requests=given.load)
     tuner.check()

@@ -296,15 +296,16 @@ def composing(overrides: Sequence[str]) -> Iterator[DictConfig]:
     an InputError.
     """
     register()
+    given = with_own_groups(overrides)
     try:
-        yield compose_config(CONFIG, list(overrides))
+        yield compose_config(CONFIG, given)
     except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(explain(error, list(overrides))) from error
+        raise InputError(explain(error, given)) from error
 
 
 def plain_settings(overrides: Sequence[str]) -> dict[str, Any]:
     """The values of ``specbench run OVERRIDES``, composed and nothing more. Raises InputError."""
-    with composing(with_own_groups(overrides)) as cfg:
+    with composing(overrides) as cfg:
         return plain_values(cfg)
 
 

@@ -95,7 +95,7 @@ def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:
 def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
     """The checked job of ``specbench run OVERRIDES``, and its directory. Raises InputError."""
     quiet_libraries()
-    with composition.composing(composition.with_own_groups(overrides)) as cfg:
+    with composition.composing(overrides) as cfg:
         return begin_job(cfg, uuid.uuid4().hex), Path(cfg.hydra.run.dir).expanduser().resolve()
 
 
