@@ -30,7 +30,7 @@ GREEDY_OR_WARM = must(
     lambda value: value == 0 or value >= LOWEST_TEMPERATURE,
     f"0 (greedy) or at least {LOWEST_TEMPERATURE}",
 )
-AUTO, USUAL_NODES = "auto", 256
+AUTO, BY_DEVICE, USUAL_NODES = "auto", "by_device", 256
 SEED = within(-LARGEST, LARGEST)
 SINKS = must(lambda value: {*value} <= {*Sink}, f"a list of {', '.join(Sink)}")
 OF_HUB = must(is_dataset, "OWNER/NAME of a data set of the hub")
@@ -39,11 +39,11 @@ OF_HUB = must(is_dataset, "OWNER/NAME of a data set of the hub")
 def _check_nodes(value: Any) -> Any:
     limits, least = (value.values(), 0) if isinstance(value, Mapping) else ([value], 1)
     whole = all(isinstance(each, int) and not isinstance(each, bool) for each in limits)
-    if value == AUTO or (whole and all(least <= each <= MOST for each in limits)):
+    if value in (AUTO, BY_DEVICE) or (whole and all(least <= each <= MOST for each in limits)):
         return value
     raise ValueError(
-        f"expected a whole number, at least 1 and at most {MOST}, or auto, or {{METHOD: NUMBER,"
-        " ...}"
+        f"expected a whole number, at least 1 and at most {MOST}, or auto, by_device, or"
+        " {METHOD: NUMBER, ...}"
     )
 
 
@@ -197,7 +197,7 @@ BY_CONFIDENCE = when(
 )
 PRICED = when(
     "decode.length",
-    lambda run: run.decode.length == "price" or run.engine.max_nodes == AUTO,
+    lambda run: run.decode.length == "price" or run.engine.max_nodes in (AUTO, BY_DEVICE),
     "decode.length=price or engine.max_nodes=auto",
 )
 IN_TURN = when("load.kind", lambda run: run.load.kind == ONE, "load=one")
@@ -319,8 +319,8 @@ class ModelConfig:
 class EngineConfig:
     """kind: auto | fast | eager | replay | timed | server.
 
-    max_nodes: the largest draft a method may propose: a number, {METHOD: number}, or auto = of each
-    method what pays. pack: fast on a CPU keeps a second copy of the weights, reordered for short
+    max_nodes: the largest draft a method may propose: a number, {METHOD: number}, auto = of each
+    method what pays, or by_device = auto on a processor, 256 on a GPU. pack: fast on a CPU keeps a second copy of the weights, reordered for short
     inputs, if it computes by torch. attention: of drafts in fast: auto | sdpa | triton | fused |
     flex. compiled: fast on a CPU verifies a draft by one call of compiled code, if the model allows
     it. acceptance: timed accepts as much of a chain as is drawn from this: mean tokens of a step,
@@ -341,7 +341,9 @@ class EngineConfig:
         """The nodes that the engine has to take, of any method."""
         if isinstance(self.max_nodes, int):
             return self.max_nodes
-        return max([USUAL_NODES, *(self.max_nodes.values() if self.max_nodes != AUTO else ())])
+        return max(
+            [USUAL_NODES, *(self.max_nodes.values() if isinstance(self.max_nodes, Mapping) else ())]
+        )
 
 
 @dataclass

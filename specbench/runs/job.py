@@ -25,11 +25,20 @@ from specbench.decode.sampling import Sampling, make_sampling
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Peer, Remote
 from specbench.models.choose import check_attention, choose_parallelism
+from specbench.models.load import choose_device
 from specbench.names import Plain, near, printable
 from specbench.profile import Profile, open_profile
 from specbench.records.record import CONTROL, VANILLA, CaseRecord, EngineKind
 from specbench.runs import composition
-from specbench.runs.config import AUTO, Config, DecodeConfig, check_settings, refuse_unusable
+from specbench.runs.config import (
+    AUTO,
+    BY_DEVICE,
+    USUAL_NODES,
+    Config,
+    DecodeConfig,
+    check_settings,
+    refuse_unusable,
+)
 from specbench.runs.digest import digest
 from specbench.runs.entry import Entry, make_entry
 from specbench.runs.given import Idle, find_idle, refuse_idle
@@ -151,7 +160,7 @@ def build_job(
     like: a job with the same questions and model, whose source is not read again. optional: methods
     that are left out if they cannot run.
     """
-    config = check_settings(resolved)
+    config = _settle_nodes(check_settings(resolved))
     check_load(config.load)
     if config.report.style != SCREEN:
         # brings pandas, which a run does without until its end
@@ -272,6 +281,18 @@ def _read_methods(nodes: Mapping[str, Any]) -> list[Entry]:
                 f"method.{entry.name}.reset={entry.reset}: expected one of {', '.join(RESETS)}"
             )
     return entries
+
+
+def _settle_nodes(config: Config) -> Config:
+    """Return the settings with the meaning that ``engine.max_nodes=by_device`` has here: ``auto``
+    where one request at a time is decoded by a model on a processor, and in one process.
+    """
+    if config.engine.max_nodes != BY_DEVICE:
+        return config
+    parts = config.suite.part is not None or config.run.shards > 1 or config.load.kind != ONE
+    computes = config.engine.kind in (EngineKind.AUTO, EngineKind.FAST, EngineKind.EAGER)
+    here = computes and not parts and choose_device(config.model.device, None) == "cpu"
+    return replace(config, engine=replace(config.engine, max_nodes=AUTO if here else USUAL_NODES))
 
 
 def _fitting(

@@ -1,48 +1,66 @@
 """The number of nodes of a method's drafts that pays on this machine (``engine.max_nodes=auto``).
 
-More nodes mean more accepted tokens, and a longer step. Before the first case, each method decodes
-the beginning of a few of the run's answers at one limit of nodes after the other. Tokens are
-counted, steps cost what ``measure_steps`` has measured of their rows, and drafting costs what it
-took: the limit with the most tokens a second is the method's for the complete run. Which tokens are
-emitted does not depend on it.
+More nodes mean more accepted tokens, and a longer step. Vanilla decodes the beginning of a few of
+the run's answers once. A method that drafts from the context alone is replayed along them at every
+limit, without a forward. A method that reads the target decodes them with the largest draft that
+may pay; smaller limits are counted on its trees, and the best one is tried. Steps cost what
+``measure_steps`` has measured of their rows, drafting what it took. Which tokens are emitted does
+not depend on the limit.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
 
+from specbench.decode.budgets import chances_of, keep_likeliest
 from specbench.decode.latency import price_rows
-from specbench.measure.environment import spell_busy
+from specbench.kept import find_place
+from specbench.measure.environment import machine, spell_busy, weights_fingerprint
 from specbench.measure.plan import Block
-from specbench.method import Peer
+from specbench.method import Method, Peer
+from specbench.models.replay import ReplayEngine
+from specbench.names import VERSION, printable
 from specbench.records.manifest import Manifest
 from specbench.records.record import DRAFTER_PHASES, VANILLA, CaseRecord
+from specbench.records.store import write_atomically
 from specbench.runs.entry import Entry
 from specbench.runs.job import Job
 from specbench.runs.session import Session
-from specbench.runs.sources import Stage
+from specbench.runs.sources import Stage, Turn
 from specbench.screen import LOADING
+from specbench.types import Case, Draft
 
-SIZES = (1, 2, 3, 5, 8, 16, 32, 64, 128)  # [nodes] tried, below those of whole drafts
-FAR = 0.85  # of the best speedup so far: more nodes are not tried
+SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)  # [nodes], below whole drafts
 WORTH = 1.02  # by which a limit must be ahead of whole drafts
+PLAUSIBLE = 4.0  # [tokens a step] that the largest trial must not need to be as fast as vanilla
 CASES, TOKENS = 4, 48  # of a trial, the tokens of each turn
+LEAST_S, SHARE = 15.0, 0.05  # [s] that choosing may take; of the run's expected time, if longer
+_FOLDER = "nodes"  # of earlier choices, in the cache
 
 loading = logging.getLogger(LOADING)
+Tried = dict[str, float]  # limit [nodes] -> modelled speedup
 
 
 def limit_nodes(job: Job, stage: Stage, manifest: Manifest, earlier: Manifest) -> dict[str, int]:
     """Method -> the most nodes of its drafts, where the engine's limit is not that of all methods.
 
-    They are given, those of the run that is resumed, or chosen now; the manifest gets them.
-    earlier: of that run.
+    They are given, those of the run that is resumed, those that an earlier run chose on this
+    machine, or chosen now; the manifest gets them. earlier: of the run that is resumed.
     """
     given, found = job.config.engine.max_nodes, dict[str, int]()
     if isinstance(given, int):
         return found
+    left = list[Entry]()
     for entry in job.entries:
         own, before = manifest.methods[entry.name], earlier.methods.get(entry.name)
         if isinstance(given, Mapping):
@@ -51,70 +69,192 @@ def limit_nodes(job: Job, stage: Stage, manifest: Manifest, earlier: Manifest) -
         elif before is not None and before.nodes is not None:
             own.nodes, own.node_speedups = before.nodes, before.node_speedups
         elif entry.name != VANILLA and not isinstance(entry.method, Peer):
-            loading.info("choosing the nodes of %s", entry.name)
-            own.nodes, own.node_speedups = choose_nodes(job, stage, entry)
-        if own.nodes is not None:
-            found[entry.name] = own.nodes
+            left.append(entry)
+    if left:
+        for name, (nodes, tried) in choose_nodes(job, stage, left).items():
+            manifest.methods[name].nodes, manifest.methods[name].node_speedups = nodes, tried
+    for name, method in manifest.methods.items():
+        if method.nodes is not None:
+            found[name] = method.nodes
     return found
 
 
-def choose_nodes(job: Job, stage: Stage, entry: Entry) -> tuple[int, dict[str, float]]:
-    """As of ``search``, by trials on some of the job's cases."""
-    cases = job.source.suite.cases
-    few = (
-        [cases[place * len(cases) // CASES] for place in range(CASES)]
-        if len(cases) > CASES
-        else cases
-    )
-    plan = [Block(place, 0, case, (entry.name,), place) for place, case in enumerate(few)]
-    decode = replace(
-        job.config.decode, max_new_tokens=min(TOKENS, job.config.decode.max_new_tokens)
-    )
-    measure = replace(job.config.measure, lossless=False, keep_trees=0)
-    short = replace(job, rows=(entry,), config=replace(job.config, decode=decode, measure=measure))
+def choose_nodes(job: Job, stage: Stage, entries: Sequence[Entry]) -> dict[str, tuple[int, Tried]]:
+    """Method -> its limit [nodes], 0 = not to draft, and the speedup of each limit that was tried.
 
-    def try_out(nodes: int) -> Sequence[CaseRecord]:
-        session = Session(short, replace(stage, limits={entry.name: nodes}))
-        return [record for block in session.run(plan) for record in block]
-
-    assert stage.profile is not None
-    step_s, busy = price_rows(stage.profile), bool(spell_busy())
-    return search(
-        try_out, lambda records: find_speedup(records, step_s, busy), stage.engine.max_nodes
-    )
-
-
-def search(
-    try_out: Callable[[int], Sequence[CaseRecord]],
-    speedup_of: Callable[[Sequence[CaseRecord]], float],
-    most: int,
-) -> tuple[int, dict[str, float]]:
-    """Try whole drafts, then small limits upwards until one is far behind the best.
-
-    Args:
-        try_out: limit [nodes] -> the records of a trial.
-        speedup_of: as of ``find_speedup``.
-        most: [nodes] the engine's limit.
-
-    Returns:
-        The limit [nodes], 0 = not to draft; and for each limit that was tried its modelled speedup.
+    A choice is kept as soon as it is made. Earlier ones of this machine are taken, unless
+    ``measure.fresh`` is set.
     """
-    records = try_out(most)
-    widest = max(
-        (nodes for record in records for turn in record.turns for nodes in turn.proposed), default=0
-    )
-    whole, tried = speedup_of(records), dict[int, float]()
-    for nodes in (size for size in SIZES if size < widest):
-        tried[nodes] = speedup_of(try_out(nodes))
-        if tried[nodes] < FAR * max(tried.values()):
-            break
-    tried[most] = whole
+    kept = EarlierChoices(job, stage)
+    found = {} if job.config.measure.fresh else kept.find(entries)
+    if found:
+        print(
+            printable(
+                f"specbench: nodes of {', '.join(found)}: as an earlier run chose them on this"
+                " machine; measure.fresh=true chooses anew"
+            )
+        )
+    left = [entry for entry in entries if entry.name not in found]
+    search = NodeSearch(job, stage)
+    # what drafts from the context costs nothing, and leaves its time to the others
+    for place, entry in enumerate(sorted(left, key=lambda entry: reads_target(entry.method))):
+        loading.info(
+            "choosing the nodes of %s, %d of %d, at most %.0f s left",
+            *(entry.name, place + 1, len(left), search.left_s()),
+        )
+        found[entry.name] = search.choose(entry, len(left) - place)
+        kept.add(entry, found[entry.name])
+    return found
+
+
+def reads_target(method: Method) -> bool:
+    """Return true for a method whose drafts come from what the target computes."""
+    needs = method.needs
+    return bool(needs.node_topk or needs.prompt_topk or needs.hidden)
+
+
+class NodeSearch:
+    """Trials of limits on the beginnings of a few of a job's answers, within a time."""
+
+    def __init__(self, job: Job, stage: Stage) -> None:
+        """job: with all of its methods. stage: they are bound to it, and it has a profile."""
+        assert stage.profile is not None
+        self._stage, self._step_s = stage, price_rows(stage.profile)
+        self._busy, self._most = bool(spell_busy()), stage.engine.max_nodes
+        cases = job.source.suite.cases
+        tokens = job.config.decode.max_new_tokens
+        expected_s = len(cases) * tokens * len(job.entries) * self._step_s(1)
+        self._end_s = time.perf_counter() + max(LEAST_S, SHARE * expected_s)
+        self._cases: Sequence[Case] = cases
+        if len(cases) > CASES:
+            self._cases = [cases[place * len(cases) // CASES] for place in range(CASES)]
+        decode = replace(job.config.decode, max_new_tokens=min(TOKENS, tokens))
+        measure = replace(job.config.measure, lossless=False, keep_trees=len(self._cases))
+        self._job = replace(job, config=replace(job.config, decode=decode, measure=measure))
+        self._answers: dict[str, CaseRecord] | None = None  # of vanilla
+
+    def left_s(self) -> float:
+        """Return the time that is left [s]."""
+        return max(0.0, self._end_s - time.perf_counter())
+
+    def choose(self, entry: Entry, others: int) -> tuple[int, Tried]:
+        """Return the limit of a method as ``pick_limit``. others: methods that share the time."""
+        if reads_target(entry.method):
+            return self._count_trees(entry, self.left_s() / others / 3)
+        replay = partial(self._replay, entry)
+        records = replay(self._most)
+        tried = {
+            size: find_speedup(replay(size), self._step_s, self._busy)
+            for size in takewhile(lambda size: size < _widest(records), SIZES)
+        }
+        tried[self._most] = find_speedup(records, self._step_s, self._busy)
+        return pick_limit(tried, self._most)
+
+    def _count_trees(self, entry: Entry, limit_s: float) -> tuple[int, Tried]:
+        """Decode with the largest limit that may pay, count smaller ones, and decode with the best
+        of them.
+
+        limit_s: [s] after which no further case is decoded.
+        """
+        most = largest_trial(self._step_s, self._most)
+        records = self._decode(entry, self._stage, most, limit_s)
+        counted = {
+            size: find_speedup([count_within(each, size) for each in records], self._step_s)
+            for size in takewhile(lambda size: size < min(most, _widest(records)), SIZES)
+        }
+        tried = counted | {most: find_speedup(records, self._step_s, self._busy)}
+        best = max(tried, key=tried.__getitem__)
+        if best != most:
+            again = self._decode(entry, self._stage, best, limit_s)
+            tried[best] = find_speedup(again, self._step_s, self._busy)
+        return pick_limit(tried, most)
+
+    def _replay(self, entry: Entry, nodes: int) -> list[CaseRecord]:
+        """Decode along vanilla's answers, without a forward."""
+        if self._answers is None:
+            loading.info("decoding %d answers to choose by", len(self._cases))
+            [vanilla] = [each for each in self._job.entries if each.name == VANILLA]
+            decoded = self._decode(vanilla, self._stage, self._most, self.left_s())
+            self._answers = {each.case: each for each in decoded if each.status == "ok"}
+        answers, stage = self._answers, self._stage
+        engine = ReplayEngine(stage.engine.eos, self._most)
+        given = int(self._job.config.decode.first_draft == "prefill")
+
+        def next_turn(case: Case, before: Sequence[str]) -> Turn:
+            turn = answers[case.id].turns[len(before)]
+            prompt = list(turn.prompt_ids or ())
+            split = len(prompt) - given
+            engine.load(prompt[:split], [*prompt[split:], *turn.ids])
+            return Turn(prompt, len(turn.ids), turn.text)
+
+        along = replace(stage, engine=engine, next_turn=next_turn)
+        return self._decode(entry, along, nodes, self.left_s(), [*answers])
+
+    def _decode(
+        self,
+        entry: Entry,
+        stage: Stage,
+        nodes: int,
+        limit_s: float,
+        ids: Sequence[str] | None = None,
+    ) -> list[CaseRecord]:
+        """Return the records of a trial, of at least one case. ids: of the cases, None = all."""
+        cases = [case for case in self._cases if ids is None or case.id in ids]
+        plan = [Block(place, 0, case, (entry.name,), place) for place, case in enumerate(cases)]
+        vanilla = self._job.entries[0]
+        rows = (vanilla,) if entry is vanilla else (vanilla, entry)
+        session = Session(replace(self._job, rows=rows), replace(stage, limits={entry.name: nodes}))
+        end, found = time.perf_counter() + limit_s, list[CaseRecord]()
+        for records in session.run(plan):
+            found += records
+            if time.perf_counter() > end:
+                break
+        return found
+
+
+def pick_limit(tried: Mapping[int, float], most: int) -> tuple[int, Tried]:
+    """Return the limit with the largest speedup: 0 if none is above 1, ``most`` unless a smaller
+    one is ahead of it by ``WORTH``.
+
+    A method whose trials failed is not limited, so that its cases fail too, visibly.
+    """
     best = max(tried, key=tried.__getitem__)
-    best = best if tried[best] > WORTH * whole else most
-    # A method whose trials failed is not limited, so that its cases fail too, visibly.
+    best = best if tried[best] > WORTH * tried[most] else most
     return best if tried[best] > 1 or not tried[best] else 0, {
-        str(nodes): round(found, 3) for nodes, found in tried.items()
+        str(nodes): round(found, 3) for nodes, found in sorted(tried.items())
     }
+
+
+def largest_trial(step_s: Callable[[int], float], most: int) -> int:
+    """Return the largest limit with which ``PLAUSIBLE`` tokens a step are as fast as vanilla."""
+    pays = [size for size in SIZES if step_s(1 + size) <= PLAUSIBLE * step_s(1) and size < most]
+    whole = step_s(1 + most) <= PLAUSIBLE * step_s(1)
+    return most if whole or not pays else pays[-1]
+
+
+def _widest(records: Sequence[CaseRecord]) -> int:
+    """Return the nodes of the largest draft that was proposed."""
+    turns = [turn for record in records for turn in record.turns]
+    return max((max(turn.proposed, default=0) for turn in turns), default=0)
+
+
+def count_within(record: CaseRecord, nodes: int) -> CaseRecord:
+    """Return a record as if each of its drafts had only the likeliest ``nodes``: accepted are those
+    of its path that remain.
+
+    The record has its trees. What a method would have drafted after a shorter path is not known.
+    """
+    turns = []
+    for turn in record.turns:
+        accept, fed = list[int](), list[int]()
+        for tree, count, rows in zip(turn.trees or (), turn.accept, turn.fed, strict=True):
+            draft = Draft(tree["tokens"], tree["parents"])
+            [kept] = keep_likeliest([chances_of(draft)], nodes)
+            reached = sum(1 for _ in takewhile(set(kept).__contains__, tree["path"]))
+            accept.append(count - len(tree["path"]) + reached)
+            fed.append(rows - len(draft) + len(kept))
+        turns.append(replace(turn, accept=accept, fed=fed))
+    return replace(record, turns=turns)
 
 
 def find_speedup(
@@ -144,3 +284,51 @@ def find_speedup(
     rows = [fed for turn in turns for fed in turn.fed]
     spent_s = sum(map(step_s, rows)) + len(rows) * statistics.median(drafting_s)
     return sum(sum(turn.accept) for turn in turns) * step_s(1) / spent_s
+
+
+@dataclass
+class EarlierChoices:
+    """The limits that runs have chosen on this machine for one model and engine, in the cache."""
+
+    job: Job
+    stage: Stage
+    path: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        card, config, stage = self.job.source.card, self.job.config, self.stage
+        about = (
+            *(VERSION, card.path, weights_fingerprint(card.path), card.dtype, card.device),
+            *(
+                machine()["cpu"],
+                [gpu["name"] for gpu in machine()["gpus"]],
+                stage.threads and stage.threads.count,
+            ),
+            *(stage.engine.kind, stage.engine.describe_forward(), config.decode.first_draft),
+            *(config.decode.temperature > 0, config.decode.length),
+        )
+        name = hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:16]
+        self.path = find_place().parent / _FOLDER / f"{name}.json"
+
+    def find(self, entries: Sequence[Entry]) -> dict[str, tuple[int, Tried]]:
+        """Return the choices for the methods that have these parameters."""
+        known = self._read()
+        keys = {entry.name: _key(entry) for entry in entries}
+        return {name: tuple(known[key]) for name, key in keys.items() if key in known}
+
+    def add(self, entry: Entry, choice: tuple[int, Tried]) -> None:
+        """Keep a choice."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, json.dumps(self._read() | {_key(entry): choice}))
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # none yet, or damaged: chosen anew
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def _key(entry: Entry) -> str:
+    target = type(entry.method)
+    parameters = json.dumps(dict(entry.parameters), sort_keys=True, default=str)
+    return f"{target.__module__}.{target.__name__} {entry.reset} {parameters}"

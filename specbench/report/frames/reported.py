@@ -493,7 +493,7 @@ def _limits(entry: ReportedRun) -> Iterator[str]:
         return
     shown = ", ".join(f"{name} {most or '0 (plain decoding)'}" for name, most in nodes.items())
     setting = ",".join(f"{name}:{most}" for name, most in nodes.items())
-    chosen = entry.run.section("config", "engine").get("max_nodes") == "auto"
+    chosen = any("node_speedups" in methods[name] for name in nodes)
     again = f"; engine.max_nodes={{{setting}}} repeats this choice" if chosen else ""
     yield f"Drafts have at most the nodes that {'pay' if chosen else 'are set'}: {shown}{again}."
 
