@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rich.text import Text
 
 from specbench.commands import make_parser
 from specbench.input import InputError, file_path
+from specbench.kept import LIMIT, find_limit, find_place, list_kept
 from specbench.names import printable
 from specbench.records.manifest import differing, flatten, spell_value
 from specbench.records.record import CONTROL, OVERALL, VANILLA
@@ -35,6 +37,7 @@ _PIPED = 1000  # columns: nothing is cut if no terminal ends the line
 DECIDING = ("speedup", "predicted_speedup", "mat")  # the first that a run has
 _MOST_VARIED = 3  # settings that are shown
 _IN_COLUMNS = re.compile(r"(model|suite)\.(name|path)$|method\.\w+\._target_$")
+_GB = 1e9
 _CHUNK = 1 << 16  # [bytes] read at once from the end of the records
 
 
@@ -67,7 +70,14 @@ def main(argv: Sequence[str]) -> int:
         default=Path("results"),
         help="of the runs (default results)",
     )
-    folder = parser.parse_args(argv).folder
+    parser.add_argument(
+        "--cache", action="store_true", help="what is kept in the cache instead, and its limit"
+    )
+    given = parser.parse_args(argv)
+    if given.cache:
+        print_cache()
+        return 0
+    folder = given.folder
     if not folder.is_dir():
         raise InputError(
             f"{folder}: no such folder; expected one that specbench wrote runs into, such as"
@@ -100,6 +110,21 @@ def main(argv: Sequence[str]) -> int:
     console.width = max(console.width, WIDTH) if console.is_terminal else _PIPED
     console.print(table, crop=False)
     return 0
+
+
+def print_cache() -> None:
+    """Print what the cache keeps, the latest used first."""
+    kept = list_kept()
+    for each in kept:
+        names = ", ".join(sorted(path.name for path in each.folder.iterdir()))
+        used = datetime.fromtimestamp(each.used).isoformat(" ", "minutes")
+        print(printable(f"{each.size / _GB:7.2f} GB  {used}  {names}"))
+    total = sum(each.size for each in kept)
+    print(
+        printable(
+            f"{total / _GB:7.2f} GB  of at most {find_limit() / _GB:g} ({LIMIT}), in {find_place()}"
+        )
+    )
 
 
 def find_every_run(folder: Path) -> list[Path]:

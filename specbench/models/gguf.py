@@ -93,7 +93,8 @@ def convert(file: Path, key: str) -> Path:
         _Conversion(file, digest, key).write(folder / file.stem)
 
     # about: a 4-bit weight becomes 32 bits
-    return keep(f"{digest[:16]}-gguf", 8 * file.stat().st_size, make) / file.stem
+    [folder] = keep(f"{digest[:16]}-gguf", 8 * file.stat().st_size, make).iterdir()
+    return folder
 
 
 class _Conversion:
@@ -113,6 +114,7 @@ class _Conversion:
             for name, field in reader.fields.items()
             if name.rpartition(".")[2] not in long
         }
+        self.tokens = len(reader.fields["tokenizer.ggml.tokens"].data)
         self.tensors = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
         stored = {tensor.tensor_type.name: 0 for tensor in reader.tensors}
         for tensor in reader.tensors:
@@ -155,8 +157,19 @@ class _Conversion:
         if unknown := self._set_split(tokenizer):
             note["split"] = unknown
         else:
-            tokenizer.save_pretrained(folder)
+            self._save_tokenizer(tokenizer, folder)
         (folder / NOTE).write_text(json.dumps(note), encoding="utf-8")
+
+    def _save_tokenizer(self, tokenizer: Any, folder: Path) -> None:
+        """Save a tokenizer without the tokens that transformers' class has and the file lacks."""
+        for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+            if (getattr(tokenizer, f"{name}_id") or 0) >= self.tokens:
+                setattr(tokenizer, name, None)
+        tokenizer.save_pretrained(folder)
+        path = folder / "tokenizer.json"
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        own = [each for each in stored["added_tokens"] if each["id"] < self.tokens]
+        path.write_text(json.dumps(stored | {"added_tokens": own}), encoding="utf-8")
 
     def _refuse_rotations(self) -> None:
         """Raise InputError for angles that transformers leaves out: it would compute another model

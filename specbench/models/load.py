@@ -166,10 +166,11 @@ def read_card(
 ) -> ModelCard:
     """Read and check everything about a model except its weights.
 
-    path: a folder, GGUF file, hub id or ``bundled:NAME``; gguf: the file in it. random: {family, seed, config} instead of a path.
-    overrides: entries of the path's configuration, see ``override``. widen: see ``Widening.to``.
-    prefix: of the settings' names in messages. path_key: the path's name there (a draft model's is
-    ``draft``). Raises InputError that names the wrong setting.
+    path: a folder, GGUF file, hub id or ``bundled:NAME``; gguf: the file in it. random: {family,
+    seed, config} instead of a path. overrides: entries of the path's configuration, see
+    ``override``. widen: see ``Widening.to``. prefix: of the settings' names in messages. path_key:
+    the path's name there (a draft model's is ``draft``). Raises InputError that names the wrong
+    setting.
     """
     named = f"{prefix}{path_key}"
     _one_of(f"{prefix}dtype", dtype, DTYPES)
@@ -363,8 +364,8 @@ def locate(path: str, key: str, gguf: str | None = None, revision: str | None = 
     """Return the folder of a model: of a bundled name, of a GGUF file (converted), or as it is; a
     hub id unchanged.
 
-    gguf: the file in the folder or hub id. Raises InputError for a folder that is missing, and for a file
-    that is no model.
+    gguf: the file in the folder or hub id. Raises InputError for a folder that is missing, and for
+    a file that is no model.
     """
     if path.startswith(BUNDLED):
         folder = ASSETS / path.removeprefix(BUNDLED)

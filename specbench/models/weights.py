@@ -125,6 +125,11 @@ def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
     safetensors: files of torch's own format are not accepted.
     """
     refuse_files(folder, key)
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise InputError(
+            f"{key}: is a LoRA adapter without its model; expected the folder of both, saved after"
+            " peft's merge_and_unload()"
+        )
     if not (folder / "config.json").is_file():
         raise InputError(f"{key}: holds no config.json; expected a folder saved by save_pretrained")
     _refuse_broken(folder, key)

@@ -272,15 +272,15 @@ class HeadsConfig:
 class ModelConfig:
     """path: hub id, local folder, GGUF file, or ``bundled:NAME``; null with ``random`` set.
 
-    gguf: the GGUF file of a folder or hub id that has several. name: for tables; default the last part of the path. tokenizer: folder or hub id; default the
-    path. template: of fschat by name, ``raw``, a file *.jinja, or null = the tokenizer's. context:
-    [tokens], default that of config.json; overrides: entries of that file, to raise it. widen:
-    compute the same with a larger shape. device: auto | cpu | cuda | cuda:N. gpus: share it between
-    this many (on cpu: processes). cudnn_attention: let torch take cuDNN's kernels on a GPU.
-    parallel: how they share it: auto | tensor | pipeline. check_ranks: compare them after every
-    step (tensor). thinking: the template's switch. threads: of a CPU, null = measured. draft,
-    heads: those usual for this target. frozen_table: of n-grams (Cacheback); datastore: a corpus
-    (REST).
+    gguf: the GGUF file of a folder or hub id that has several. name: for tables; default the last
+    part of the path. tokenizer: folder or hub id; default the path. template: of fschat by name,
+    ``raw``, a file *.jinja, or null = the tokenizer's. context: [tokens], default that of
+    config.json; overrides: entries of that file, to raise it. widen: compute the same with a larger
+    shape. device: auto | cpu | cuda | cuda:N. gpus: share it between this many (on cpu: processes).
+    cudnn_attention: let torch take cuDNN's kernels on a GPU. parallel: how they share it: auto |
+    tensor | pipeline. check_ranks: compare them after every step (tensor). thinking: the template's
+    switch. threads: of a CPU, null = measured. draft, heads: those usual for this target.
+    frozen_table: of n-grams (Cacheback); datastore: a corpus (REST).
     """
 
     path: Annotated[str | None, HAS_PATH, NOT_RANDOM] = None
@@ -320,12 +320,12 @@ class EngineConfig:
     """kind: auto | fast | eager | replay | timed | server.
 
     max_nodes: the largest draft a method may propose: a number, {METHOD: number}, auto = of each
-    method what pays, or by_device = auto on a processor, 256 on a GPU. pack: fast on a CPU keeps a second copy of the weights, reordered for short
-    inputs, if it computes by torch. attention: of drafts in fast: auto | sdpa | triton | fused |
-    flex. compiled: fast on a CPU verifies a draft by one call of compiled code, if the model allows
-    it. acceptance: timed accepts as much of a chain as is drawn from this: mean tokens of a step,
-    or rates by position. keep_prefix: a turn of a recorded conversation reads only what its prompt
-    adds to the turn before.
+    method what pays, or by_device = auto on a processor, 256 on a GPU. pack: fast on a CPU keeps a
+    second copy of the weights, reordered for short inputs, if it computes by torch. attention: of
+    drafts in fast: auto | sdpa | triton | fused | flex. compiled: fast on a CPU verifies a draft by
+    one call of compiled code, if the model allows it. acceptance: timed accepts as much of a chain
+    as is drawn from this: mean tokens of a step, or rates by position. keep_prefix: a turn of a
+    recorded conversation reads only what its prompt adds to the turn before.
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
