@@ -111,6 +111,9 @@ def read_lines(path: Path, what: str, fix: str, rest: bool = False) -> Iterator[
                 yield line
 
 
+GZIP = b"\x1f\x8b"  # what such a file begins with
+
+
 def unpack_gzip(raw: bytes, where: str, fix: str) -> bytes:
     """The content of a gzip file. Raises InputError for a damaged one, and for one that would fill
     the memory.

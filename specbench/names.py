@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 VERSION = "0.1.0"  # of specbench
+ASSETS = Path(__file__).resolve().parent / "assets"
+BUNDLED = "bundled:"  # before the name of a folder in it
 
 _NOT_IN_PATHS = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]+|^[.\s-]+|[.\s]+$')
 _LONGEST_BYTES = 80  # a file's name has several such parts and at most 255 bytes

@@ -22,17 +22,20 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from specbench.input import (
+    GZIP,
     InputError,
     numbered_lines,
     parse_as,
     parse_json,
     read_file,
     refuse_repeated_keys,
+    unpack_gzip,
 )
+from specbench.names import ASSETS, BUNDLED
 from specbench.records.answers import FAILED, read_answers
 from specbench.records.manifest import Manifest, TargetModel
 from specbench.records.record import OVERALL, VANILLA, Count, Tokens
-from specbench.records.store import MANIFEST, read_manifest
+from specbench.records.store import MANIFEST, RECORDS, read_manifest
 from specbench.suite.prompt import PromptBuilder
 from specbench.types import Case, named
 
@@ -112,6 +115,13 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(read_file(path, "model.trace=", _EXPECTED_RECORDS)).hexdigest()
 
 
+def _read(path: Path, fix: str) -> bytes:
+    """Returns the text of a file, unpacked if it is one of gzip."""
+    raw = read_file(path, "model.trace=", fix)
+    packed = raw.startswith(GZIP)
+    return unpack_gzip(raw, f"model.trace={path}", fix) if packed else raw
+
+
 class _Turn(TypedDict):
     ids: _Ids
     prompt_ids: NotRequired[_Ids | None]
@@ -139,7 +149,7 @@ def read_live(path: Path) -> Trace:
     manifest = _manifest_of(path)
     # such a run has vanilla again, next to the methods that were added later
     grown = bool(manifest.grown)
-    raw = read_file(path, "model.trace=", _EXPECTED_RECORDS)
+    raw = _read(path, _EXPECTED_RECORDS)
     head, _, last = raw.rpartition(b"\n")
     try:
         parse_json(last or b"{}", "", "")
@@ -351,7 +361,7 @@ def read_chat(path: Path, builder: PromptBuilder, end: int | None) -> Trace:
     naming the line.
     """
     found: dict[str, Recorded] = {}
-    for number, text in numbered_lines(read_file(path, "model.trace=", _EXPECTED_CHAT)):
+    for number, text in numbered_lines(_read(path, _EXPECTED_CHAT)):
         where = f"model.trace={path}, line {number}"
         line = parse_as(_ChatLine, text, where, _EXPECTED_CHAT)
         refuse_repeated_keys(text, where)
@@ -413,15 +423,16 @@ _EXPECTED = (
 
 
 def find_trace(named: str) -> Path:
-    """Returns the file of a trace: of a run's folder, its records."""
-    found = Path(named).expanduser()
-    records = found / "records.jsonl"
-    return records if records.is_file() else found
+    """Returns the file of a trace: of a run's folder, also a bundled one, its records."""
+    own = named.removeprefix(BUNDLED)
+    found = Path(named).expanduser() if own == named else ASSETS / own
+    files = (found / name for name in (RECORDS, f"{RECORDS}.gz"))
+    return next((file for file in files if file.is_file()), found)
 
 
 def kind_of(path: Path) -> str:
     """Returns records, answers or chat, by the first line. Raises InputError for anything else."""
-    lines = numbered_lines(read_file(path, "model.trace=", _EXPECTED))
+    lines = numbered_lines(_read(path, _EXPECTED))
     number, line = next(lines, (1, b"null"))
     first = parse_json(line, f"model.trace={path}, line {number}", _EXPECTED)
     keys = first if isinstance(first, dict) else {}

@@ -44,6 +44,7 @@ from specbench.models.weights import (
     refuse_unused,
 )
 from specbench.models.widen import Widening
+from specbench.names import ASSETS, BUNDLED
 from specbench.types import InputError
 
 # Causal LMs that the library lacks, and the family that each equals, except its modules that
@@ -127,8 +128,6 @@ def choose_experts(dtype: torch.dtype) -> str | None:
     return "eager" if dtype == torch.float64 else None
 
 
-ASSETS = Path(__file__).resolve().parent.parent / "assets"
-BUNDLED = "bundled:"
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTIONS = ("sdpa", "eager")

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from specbench.input import parse_json, read_file
+from specbench.names import ASSETS, BUNDLED
 from specbench.records.store import PIECES, Run, RunError, write_atomically
 
 FILE = "tokenizer.json"
-_ASSETS = Path(__file__).resolve().parents[1] / "assets"
-_BUNDLED = "bundled:"
 _FIX = f"give the folder that contains the model's {FILE}: --tokenizer DIR"
 
 
@@ -56,7 +55,7 @@ def find_tokenizer(run: Run) -> Path:
     named = [str(name) for name in recorded if name]
     for name in named:
         here = os.path.expanduser(os.path.expandvars(name))  # noqa: PTH111 (a Path raises)
-        path = _ASSETS / name.removeprefix(_BUNDLED) if name.startswith(_BUNDLED) else Path(here)
+        path = ASSETS / name.removeprefix(BUNDLED) if name.startswith(BUNDLED) else Path(here)
         if (path / FILE).is_file():
             return path
         cached = _cached(name, configured.get("revision"))

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from specbench.decode.check import check_engine
 from specbench.decode.sampling import Sampling
@@ -328,20 +330,14 @@ class Recorded(Source):
                 f"decode.temperature={config.decode.temperature}: a replay emits the recorded"
                 " tokens; expected 0"
             )
-        own_tokenizer = config.model.tokenizer or config.model.path
-        key = (
-            "model.tokenizer"
-            if own_tokenizer
-            else f"model.trace={path}, the manifest next to it: model.tokenizer"
-        )
-        tokenizer = _read_tokenizer(config, _tokenizer_source(config, path), key)[1]
+        found = _find_tokenizer(config, path, needed=cls.loads)
         suite = None if config.suite.format == FROM_TRACE else load_suite(config.suite)
         wanted = suite.cases if suite else None
-        trace = read_trace(
-            path, lambda: _prompts(config, tokenizer), tokenizer.eos_token_id, wanted
-        )
+        end = found.eos_token_id if found else None
+        trace = read_trace(path, lambda: _prompts(config, found), end, wanted)
         turns = [turn for each in trace.conversations for turn in each.turns]
         highest = max(int(ids.max()) for turn in turns for ids in (turn.prompt, turn.ids))
+        tokenizer = found or _name_ids(highest + 1)
         if highest >= len(tokenizer) and config.model.tokenizer and not cls.loads:
             raise InputError(
                 f"model.tokenizer={config.model.tokenizer}: has {len(tokenizer)} tokens, the trace"
@@ -349,7 +345,6 @@ class Recorded(Source):
                 " which the run of a records.jsonl names itself"
             )
         # ends drafts as in the recorded run, unless it is inside an answer
-        end = tokenizer.eos_token_id
         inside = end is None or any((turn.ids[:-1] == end).any() for turn in turns)
         own_end = frozenset() if inside else frozenset({end})
         card = ModelCard(
@@ -557,6 +552,32 @@ def _tokenizer_source(config: Config, path: Path) -> str:
             " that answered"
         )
     return str(source)
+
+
+def _find_tokenizer(config: Config, path: Path, needed: bool) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a trace; None for records whose own is not on this machine: they have ids
+    and texts.
+
+    needed: raise InputError then.
+    """
+    given = config.model.tokenizer or config.model.path
+    key = (
+        "model.tokenizer"
+        if given
+        else f"model.trace={path}, the manifest next to it: model.tokenizer"
+    )
+    try:
+        return _read_tokenizer(config, _tokenizer_source(config, path), key)[1]
+    except InputError:
+        if given or needed or kind_of(path) != "records":
+            raise
+        return None
+
+
+def _name_ids(size: int) -> PreTrainedTokenizerBase:
+    """A tokenizer of so many ids, each a text of its own, for records whose texts are known."""
+    words = WordLevel({f"<{each}>": each for each in range(size)}, unk_token="<0>")
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
 
 
 def _read_tokenizer(config: Config, path: str, key: str) -> tuple[str, PreTrainedTokenizerBase]:

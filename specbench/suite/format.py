@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specbench.input import numbered_lines, parse_json, read_file, unpack_gzip
+from specbench.input import GZIP, numbered_lines, parse_json, read_file, unpack_gzip
 from specbench.types import Case, InputError
 
 _MOST_FAULTS = 20  # wrong rows that one error lists
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
 
     path: the file; example: a valid line; both for errors.
     """
-    if raw.startswith(_GZIP_MAGIC):
+    if raw.startswith(GZIP):
         raw = unpack_gzip(raw, str(path), "expected questions.")
     rows: list[SourceRow] = []
     fix = f"expected one object a line such as {example}."

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench.input import must, one_of, when
+from specbench.names import ASSETS
 from specbench.types import Case, InputError
 
 SHUFFLED = "shuffled"
@@ -38,7 +39,7 @@ def is_bundled(suite: SuiteConfig) -> bool:
 
 def bundled_file(name: str) -> Path:
     """The file of questions of a suite in the package; it need not exist."""
-    return Path(__file__).resolve().parents[1] / "assets" / name / "question.jsonl"
+    return ASSETS / name / "question.jsonl"
 
 
 _READ = when(

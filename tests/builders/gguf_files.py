@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-from specbench.models.load import ASSETS
+from specbench.names import ASSETS
 
 TINY = ASSETS / "tiny"
 NAMES = {
