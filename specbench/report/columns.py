@@ -283,6 +283,15 @@ RESULT = (
         caption="MAT: tokens per decode step.",
     ),
     Column(
+        "Nodes",
+        "nodes",
+        format_count,
+        value=lambda scope: float(scope.facts.nodes[scope.method]),
+        applies=lambda scope: scope.method in scope.facts.nodes,
+        better=0,
+        caption="Nodes: the most that a draft may have in this run; 0 is plain decoding.",
+    ),
+    Column(
         "Tokens/s",
         "tokens_per_s",
         format_rate,
@@ -475,6 +484,7 @@ _OVERALL = (
     *(
         "cases",
         "mat",
+        "nodes",
         "tokens_per_s",
         "decode_tokens_per_s",
         "speedup",

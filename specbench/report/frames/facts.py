@@ -71,6 +71,7 @@ class Facts:
     its methods were added to an existing run; vanilla was measured with them but is not among them.
     load: the settings of requests that shared forwards; empty if each ran alone. rules: who ends a
     draft, how it is verified, and which part or parts of a suite it has, where a run sets them.
+    nodes: method -> the most nodes of its drafts, where it has a limit of its own.
     """
 
     model: str
@@ -96,6 +97,7 @@ class Facts:
     later: bool = False
     load: Mapping[str, Any] = field(default_factory=dict)
     rules: tuple[str, ...] = ()
+    nodes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def drafters(self) -> list[str]:
@@ -193,6 +195,7 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
         later=later,
         lossy=frozenset(name for name, entry in methods.items() if not entry.lossless),
         peers=frozenset(name for name, entry in methods.items() if entry.peer),
+        nodes={name: entry.nodes for name, entry in methods.items() if entry.nodes is not None},
         dtype=model.dtype or "",
         device=model.device or "",
         temperature=(about.temperature if "temperature" in run.manifest else decode.temperature)

@@ -140,6 +140,7 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
 _TITLES = {  # figure -> its title on a terminal
     **{
         "mat": "MAT",
+        "nodes": "nodes",
         "tokens_per_s": "tokens/s",
         "speedup": f"speedup [{BOUNDED}]",
         _MODELLED: f"modelled [{BOUNDED}]",
