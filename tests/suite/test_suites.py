@@ -84,7 +84,7 @@ def suite_of(name, *settings):
 def test_every_suite_of_the_configuration_is_pinned_here():
     there = {path.stem for path in (conf_dir() / "suite").glob("*.yaml")}
     # what suite.path names, or a trace contains
-    assert there == {*OFFICIAL, *HAND_MADE, "mini", "file", "trace"}
+    assert there == {*OFFICIAL, *HAND_MADE, "mini", "starter", "file", "trace"}
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
