@@ -198,7 +198,7 @@ def wide_report(tmp_path_factory):
     return build_report([run], plots=False).output / "report.html"
 
 
-@pytest.mark.parametrize("width", [320, 390, 800, 1100, 1400, 2000])
+@pytest.mark.parametrize("width", [320, 800, 2000])
 def test_nothing_is_wider_than_the_screen(browser, wide_report, width):
     browser.open(wide_report, width, 844)
     assert browser.run("document.documentElement.scrollWidth") == width

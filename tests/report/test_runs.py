@@ -69,7 +69,6 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
             ("/bin/serve -m /a/m --port {port} -n 2", "/bin/serve -m /a/m --port {port} -n 4"),
             ["-n 2", "-n 4"],
         ),
-        ((["/bin/a", "{port}", "x y"], ["/opt/b", "{port}", "x y"]), ["a", "b"]),
         (("serve {port}", "serve {port} --fast"), ["serve {port}", "serve {port} --fast"]),
         (("serve {port}", None), ["serve {port}", "null"]),
     ],
