@@ -245,8 +245,6 @@ def test_command_exports_and_imports(make_run, tmp_path, output):
         assert len(alike) == 2
         assert alike[figure].nunique() == 1
     assert frame.loc[frame["row"] == "vanilla", "length"].isna().all()
-    assert (out / "tables/imported.md").is_file()
-    output("report", "--import", profile)
 
 
 @pytest.mark.parametrize(

@@ -129,16 +129,12 @@ def test_tokens_are_moved_through_by_keyboard(page, report):
     page.press("ArrowDown")
     assert facts(page)["Step"] == "1"
     assert facts(page)["Position"].startswith("1 of")
-    before = chosen(page)
-    page.press("ArrowRight", "ArrowLeft")
-    assert chosen(page) == before
     page.press("ArrowUp")
     assert chosen(page) == [0, 1]
     page.press("End")
-    turn, last = chosen(page)
-    assert turn == 1
+    last = chosen(page)
     page.press("ArrowRight", "ArrowDown")
-    assert chosen(page) == [turn, last]
+    assert chosen(page) == last
     page.press("Home", *["ArrowDown"] * 200)  # past the end of the first turn, step by step
     assert chosen(page)[0] == 1
     page.press(*["ArrowUp"] * 400)
@@ -185,15 +181,15 @@ def test_panes_follow_one_place_and_hover_shows_another(page):
 
 
 def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
-    """Whole drafts with a late token behind them, behind no draft, and none: shown in words, not by
+    """Whole drafts with a late token behind them, and behind no draft: shown in words, not by
     colour alone.
     """
-    chain = {"tokens": [2, 3], "parents": [-1, 0], "path": [0, 1]}
-    trees = [chain | {"late": True}, {"tokens": [], "parents": [], "path": [], "late": True}, chain]
-    turns = [turn([3, 1, 3], [2, 0, 2], ids=list(range(1, 9)), trees=trees)]
+    chain = {"tokens": [2, 3], "parents": [-1, 0], "path": [0, 1], "late": True}
+    trees = [chain, {"tokens": [], "parents": [], "path": [], "late": True}]
+    ids = list(range(1, 6))
     records = [
-        record("vanilla", "a", [turn([1] * 7, ids=list(range(1, 9)))]),
-        record("card", "a", turns),
+        record("vanilla", "a", [turn([1] * 4, ids=ids)]),
+        record("card", "a", [turn([3, 1], [2, 0], ids=ids, trees=trees)]),
     ]
     directory = write_run(tmp_path / "run", manifest_of({"card": {}}), records)
     browser.troubles.clear()
@@ -213,16 +209,6 @@ def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
     assert facts(browser)["From"] == "drafted late, while the target ran"
     assert browser.run(nodes) == ["✓<5> (late)"]
     assert browser.run(message) == "Nothing was drafted in this step."
-    browser.press("ArrowDown")
-    assert browser.run(nodes) == ["✓<2>", "✓<3>"]
-    assert "late" not in browser.run(message) + facts(browser)["Accepted"]
-    kinds = browser.run(
-        "[...document.querySelector('.pane').querySelectorAll('.token')].map(node =>"
-        " node.className)"
-    )
-    assert [kind.split()[1:] for kind in kinds[3:]] == [["drafted", "late"]] * 2 + [
-        ["drafted"]
-    ] * 2 + [["own"]]
     assert "drafted late" in browser.run("document.querySelector('.legend').textContent")
     assert browser.troubles == []
 
@@ -263,13 +249,6 @@ def test_panes_of_another_run_give_way(browser, tmp_path):
     assert set(browser.run(shown)) == {"pld", "sam"}
     select(browser, "#token-view select", str(place))
     assert set(browser.run(shown)) == {"rest", "vanilla"}
-    labels = browser.run(
-        "[...document.querySelectorAll('.pane')].map(pane => pane.getAttribute('aria-label'))"
-    )
-    assert set(labels) == {"Answer of rest", "Answer of vanilla"}
-    assert "no finished answer" not in browser.run(
-        "document.querySelector('#token-view').textContent"
-    )
     select(browser, ".pane select", "pld")  # asked for by name, it is shown as missing
     assert "no finished answer" in browser.run("document.querySelector('.pane').textContent")
     assert browser.troubles == []
@@ -286,11 +265,6 @@ def test_steps_and_drafts_are_distinguished_without_colour(page):
     assert own[0] == "700" != drafted[0]
     assert own[1] == "rgba(0, 0, 0, 0)" != drafted[1]
     assert float(step[2].removesuffix("px")) >= 2
-    labels = page.run(
-        "[...document.querySelectorAll('.pane .token')].map(node =>"
-        " node.getAttribute('aria-label'))"
-    )
-    assert all("From" in text and "Token" in text for text in labels)
     lines = page.run(
         "[...document.querySelectorAll('.legend .from')].map(node =>"
         " getComputedStyle(node).borderBottomStyle)"

@@ -168,6 +168,7 @@ def test_a_lossy_method_loses_on_the_bundled_problems(tmp_path):
     """
     settings = [
         "suite=mini",
+        "suite.limit=null",
         "suite.categories=[math_reasoning]",
         "decode.temperature=0.5",
         "measure=quick",

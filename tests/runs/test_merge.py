@@ -159,7 +159,6 @@ def repeat_block(part: Path) -> None:
             "3 of 4 blocks are done; the command that began it continues",
         ),
         (second(lambda m: m["suite"].update(sha256="x")), "another questions"),
-        (second(lambda m: m["model"].update(fingerprint="x")), "another weights"),
         (second(lambda m: m["versions"].update(torch="0")), "library (torch): '0'"),
         (second(lambda m: m["config"]["decode"].update(seed=1)), "configuration (decode.seed)"),
         (second(lambda m: m.update(part=None)), "is not a part of a run"),

@@ -246,7 +246,7 @@ def begin(command: list[str]) -> BaseProcess:
 @pytest.mark.slow
 def test_kill_at_two_moments(tmp_path):
     """SIGKILL of the real command: while loading, and after some blocks."""
-    folder, settings = tmp_path / "killed", (*LIVE, "engine=eager")
+    folder, settings = tmp_path / "killed", (*LIVE, "suite.first=4", "engine=eager")
     whole = execute_job(tmp_path / "whole", *settings)
     for wanted in (0, len(whole) // 2):
         process = begin(["specbench", *settings, f"hydra.run.dir={folder}"])

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from runs.conftest import write_phrases
 
 from builders.profiles import FIT
 from specbench import commands
@@ -270,15 +271,7 @@ def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys, steady_ti
     """pld at two lengths on a server whose tokens cost: a longer draft at one request, none at
     many.
     """
-    from builders.records import write_chat
-
-    answers = [
-        f"{('the red boat waits', 'seven grey geese')[number // 2 % 2]} {number}. "
-        for number in range(20)
-    ]
-    trace = write_chat(
-        tmp_path / "log.jsonl", ((2 * each, f"{each}What now? {each}") for each in answers)
-    )
+    trace = write_phrases(tmp_path, 2)
     profile = write_profile(FIT, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "POINTS", {"pld": {"num_draft": (1, 6)}})
