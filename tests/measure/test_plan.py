@@ -33,23 +33,19 @@ CASES = [Case(str(index), "ab"[index % 2], ("hi",)) for index in range(8)]
 
 
 def test_all_methods_in_every_block_in_varying_order():
-    plan = make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=0)
+    methods = {"vanilla": "case", "a": "case", "b": "case"}
+    plan = make_plan(CASES, methods, rounds=2, seed=0)
     assert [block.index for block in plan] == list(range(16))
     assert all(sorted(block.order) == ["a", "b", "vanilla"] for block in plan)
     assert len({block.order for block in plan}) > 3
-    assert plan == make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=0)
-    assert plan != make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=1)
+    assert plan == make_plan(CASES, methods, rounds=2, seed=0)
+    assert plan != make_plan(CASES, methods, rounds=2, seed=1)
 
 
 def test_category_policy_keeps_categories_together():
     plan = make_plan(CASES, {"vanilla": "case", "a": "category"}, rounds=1, seed=0)
     assert [block.case.category for block in plan] == ["a"] * 4 + ["b"] * 4
-    assert [starts_span(plan, index, "category") for index in range(8)] == [
-        True,
-        *[False] * 3,
-        True,
-        *[False] * 3,
-    ]
+    assert [index for index in range(8) if starts_span(plan, index, "category")] == [0, 4]
 
 
 @given(st.integers(0, 16), st.lists(st.sampled_from(RESETS), min_size=1, max_size=3))

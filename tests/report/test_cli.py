@@ -46,9 +46,7 @@ def test_what_is_not_there_is_named(refused, tmp_path, monkeypatch, words, named
     [
         (["--published", "--profile", "p.json"], "--profile"),
         (["--compat", "spec_bench", "--concurrency", "8"], "--concurrency"),
-        (["--published", "--to", "hub"], "--to"),
         (["--dataset", "you/bench"], "--dataset"),
-        (["--tokenizer", "folder"], "--tokenizer"),
         (["--heatmap", "mat", "a", "b", "--no-plots"], "--no-plots"),
     ],
 )

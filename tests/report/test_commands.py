@@ -165,19 +165,6 @@ def test_a_full_standard_output_is_named(make_run, capsys, monkeypatch, words):
     assert "standard output: No space left on device" in capsys.readouterr().err
 
 
-def test_parts_are_named(make_run, output):
-    warned = [f"part {n}/2: load average is {n}.5 a core: times are unsafe" for n in (1, 2)]
-
-    def edit(manifest, records):
-        manifest["config"]["suite"] = {"part": "1/2"}
-        manifest["warnings"] = warned
-
-    out = " ".join(output("report", make_run(per_category=2, edit=edit), "--no-plots").split())
-    assert "part 1/2 of the suite" in out
-    assert "part 1/2, 2/2: load average is 1.5 to 2.5 a core" in out
-    assert out.count("load average") == 1
-
-
 @pytest.mark.parametrize(("category", "modelled"), [("translation", False), ("qa", True)])
 def test_the_factors_of_a_category_are_those_of_a_run_of_it_alone(
     make_run, tmp_path, output, category, modelled
@@ -264,7 +251,6 @@ def test_the_first_command_ends_with_a_comparison_of_methods_that_ran():
             ["measure.lossless=false", "measure.lossless=true"],
         ),
         ("specbench model=tiny su", "zsh", ["suite.", "suite="]),
-        ("specbench report res", "zsh", []),
         ("specbench tune suite=mi", "bash", ["mini"]),
     ],
 )

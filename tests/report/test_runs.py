@@ -191,7 +191,6 @@ def shard(part: str, seconds: float, noise: float = 0.001, width: float = 0.0001
         ([shard("1/2", 0.0100, noise=0.2), shard("2/2", 0.0110)], ["unsteady"]),  # within its A/A
         # other cases alone explain it
         ([shard("1/2", 0.0100, width=0.001), shard("2/2", 0.0110)], []),
-        ([shard("1/1", 0.0100)], []),
         (
             [
                 replace(shard("1/2", 0.0100), control=None),

@@ -54,16 +54,10 @@ def test_results_for_the_hub_are_read_by_its_own_parser(make_run, capsys):
         )
         assert "The times are unsafe" in found[0].notes
         assert found[0].date == "2026-01-02T03:04:05+00:00"
-
-
-def test_a_file_of_that_name_is_not_overwritten(make_run, capsys):
-    run = make_run(methods=TWO, per_category=1)
-    (run / EVAL_RESULTS).mkdir()
-    own = run / EVAL_RESULTS / "tiny-mini-pld.yaml"
-    own.write_text("- mine\n")
+    (run / EVAL_RESULTS / "tiny-mini-pld.yaml").write_text("- mine\n")
     assert report(run, "--to", "hub", "--dataset", "you/bench") == USAGE
     assert "exists and was not written by specbench" in capsys.readouterr().err
-    assert own.read_text() == "- mine\n"
+    assert (run / EVAL_RESULTS / "tiny-mini-pld.yaml").read_text() == "- mine\n"
 
 
 def test_the_data_set_is_the_suite_s_own_or_named(make_run, capsys):

@@ -12,10 +12,10 @@ PHRASES = (
 )
 
 
-def write_phrases(folder: Path, alike: int = 1) -> Path:
+def write_phrases(folder: Path, alike: int = 1, phrases: tuple[str, str] = PHRASES) -> Path:
     """A chat log of 20 answers that repeat what was asked, so that long copies are right, and then
     wander off. alike: answers that follow each other with the same phrase.
     """
-    answers = [f"{PHRASES[number // alike % 2]} {number}. " for number in range(20)]
+    answers = [f"{phrases[number // alike % 2]} {number}. " for number in range(20)]
     pairs = ((2 * each, f"{each}What now? {each}") for each in answers)
     return write_chat(folder / "log.jsonl", pairs)

@@ -250,7 +250,7 @@ def test_what_cannot_be_a_schedule_is_refused():
     plain = candidate("sam", 0)
     assert [chain_length(each) for each in (chain, tree, plain)] == [2, None, None]
     for found, loads, method, text in (
-        ([chain], (8, 32), "", "begins at batch size 1"),
+        ([chain], (8,), "", "begins at batch size 1"),
         ([tree, plain], (1,), "", "expected one that drafts chains"),
         ([chain, tree], (1,), "eagle2", "no method with recorded chains"),
     ):
@@ -271,7 +271,7 @@ def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys, steady_ti
     """pld at two lengths on a server whose tokens cost: a longer draft at one request, none at
     many.
     """
-    trace = write_phrases(tmp_path, 2)
+    trace = write_phrases(tmp_path, 2, ("the red boat waits", "seven grey geese"))
     profile = write_profile(FIT, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "POINTS", {"pld": {"num_draft": (1, 6)}})
