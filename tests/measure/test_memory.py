@@ -31,6 +31,7 @@ SHAPE = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 32,
+    "max_position_embeddings": LENGTH + 1,
 }
 KEPT = LENGTH * 2 * 4 * 4 * 32 * 4  # [bytes] of keys and values: layers, heads, size, number
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -51,7 +52,7 @@ def measure_rise(kind, chunk, cells):
     torch.manual_seed(0)
     torch.set_num_threads(1)
     tree.CHUNK, tree.CELLS = chunk, cells
-    config = AutoConfig.for_model("llama", **BASE | SHAPE, max_position_embeddings=LENGTH + 1)
+    config = AutoConfig.for_model("llama", **BASE | SHAPE)
     model = AutoModelForCausalLM.from_config(config).eval()
     prompt = [5 + token * token % 97 for token in range(LENGTH)]
     engine = kind(model, LENGTH + 1, frozenset(), NODES)
