@@ -87,14 +87,6 @@ def test_a_shorter_match_is_taken_for_a_longer_copy():
     assert draft([*CLIMBING, 2], n_predicts=6).tokens == [5, 3, 1]  # alone it never climbs
 
 
-def test_the_match_and_the_budget_limit_a_copy():
-    """1 + int(alpha L) tokens with the root, n_predicts at most; so the nodes are int(alpha L)."""
-    text = list(range(1, 40))
-    for alpha, matched, nodes in ((4.0, 2, 8), (1.5, 3, 4), (0.5, 1, 0)):
-        assert len(draft([*text, *text[:matched]], alpha=alpha)) == nodes
-    assert len(draft([*text, 1, 2, 3], budget=5)) == 5
-
-
 def search(text: str, whole: str) -> tuple[int, int]:
     """(length, end of the first occurrence) of the longest suffix of ``whole`` that occurs in
     ``text``.
@@ -205,9 +197,7 @@ def test_a_file_keeps_the_automaton(tmp_path):
     ("name", "place", "value"),
     [
         ("targets", 0, 10**6),
-        ("states", (1, 0), 1),
         ("offsets", 1, 99),
-        ("states", (1, 2), -1),
         ("states", (0, 3), None),
     ],
 )
