@@ -57,21 +57,7 @@ def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
     assert len(draft(serve(Spacelike()), [7])) == 0
 
 
-def stats(method) -> dict[str, float]:
-    return method.begin([1], Prefill(2), 0).stats()
-
-
-def test_inline_is_rebuilt_every_so_many_requests_and_a_request_keeps_its_array():
-    method = Spacelike(rebuild_every=2)
-    seen = []
-    for context in REQUESTS:
-        serve(method, [context])
-        figures = stats(method)
-        seen.append(
-            (figures["cached_tokens"], figures["indexed_tokens"], figures["stale_requests"])
-        )
-    assert seen == [(5, 0, 1), (10, 10, 0), (15, 10, 1)]
-    assert method.state_bytes() == 4 * 15 + 8 * 10
+def test_a_request_keeps_its_array():
     method = serve(Spacelike(), [[1, 2, 3]])
     running = method.begin([1], Prefill(2), 0)
     serve(method, [[1, 2, 9]] * 2)
