@@ -336,22 +336,6 @@ def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, 
     assert agree(module, model, method, draft)
 
 
-def test_windows_of_a_nested_file_of_the_speculators_library(model, tmp_path):
-    """The settings of the layers in a part of their own, where the library writes them."""
-    module = BlockFamily("windowed from the root")
-    folder, library = (
-        module.saved(tmp_path),
-        ("speculators_model_type", "sliding_window_non_causal"),
-    )
-    flat = {**module.inner, **{name: module.top[name] for name in library}}
-    layer = {
-        **module.raw,
-        **{name: value for name, value in module.top.items() if name not in library},
-    }
-    (tmp_path / "config.json").write_text(json.dumps({**flat, "transformer_layer_config": layer}))
-    assert agree(module, model, *drawn(folder, model))
-
-
 def test_both_names_of_the_lattice_are_read(model, tmp_path):
     """Model-Optimizer numbers the layers of small networks, and SGLang names them."""
     module = BlockFamily("lilicorr")

@@ -126,22 +126,14 @@ def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(mo
         f"{module.prefix}shared_head.head.weight",
         f"{module.prefix}embed_tokens.weight",
     )
-    ends = model.get_output_embeddings().weight, torch.zeros(199, 64)
-    bound(
-        Mtp(module.save(tmp_path / "a", {head: ends[0].detach().clone(), embedding: ends[1]})),
-        model,
-    )
+    end = model.get_output_embeddings().weight.detach()
+    ends = {head: end.clone(), embedding: torch.zeros(199, 64)}
+    bound(Mtp(module.save(tmp_path / "a", ends)), model)
     with pytest.raises(InputError, match=r"lm_head.weight is not the target's output head"):
-        bound(Mtp(module.save(tmp_path / "other", {head: 2 * ends[0].detach()})), model)
-    with pytest.raises(
-        InputError, match=r"lacks token_layernorm.weight; holds unexpected mlp.bias"
-    ):
-        bound(
-            Mtp(
-                module.save(tmp_path / "b", {f"{module.prefix}mlp.bias": torch.zeros(1)}, ["enorm"])
-            ),
-            model,
-        )
+        bound(Mtp(module.save(tmp_path / "other", {head: 2 * end})), model)
+    more = {f"{module.prefix}mlp.bias": torch.zeros(1)}
+    with pytest.raises(InputError, match=r"lacks token_layernorm.* holds unexpected mlp.bias"):
+        bound(Mtp(module.save(tmp_path / "b", more, ["enorm"])), model)
 
 
 @pytest.mark.parametrize(
