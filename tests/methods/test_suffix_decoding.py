@@ -48,19 +48,9 @@ def probs(found: Listed) -> list[Fraction]:
     return [Fraction(count, found.taken) for count in found.counts]
 
 
-def likeliest(
-    texts,
-    context,
-    factor=1.0,
-    shape="path",
-    nodes=16,
-    offset=0.0,
-    least=0.1,
-    depth=64,
-    ties="recent",
-):
-    limits = Limits(nodes, factor, offset, least, depth, shape == "tree")
-    return choose(tree_of(texts, depth, ties), Text(), context, limits)
+def likeliest(texts, context, factor=1.0, shape="path", ties="recent"):
+    limits = Limits(16, factor, 0.0, 0.1, 64, shape == "tree")
+    return choose(tree_of(texts, ties=ties), Text(), context, limits)
 
 
 def choose(tree: SuffixTree, text: Text, context: list[int], limits: Limits) -> Listed:
