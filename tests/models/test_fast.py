@@ -216,19 +216,6 @@ def test_a_configuration_means_what_it_means_to_the_library(family, extra, monke
         assert_greedy(engine, model, prompt, 12)
 
 
-def test_the_models_own_weights_serve_both_without_a_second_copy():
-    """Unpacked, the library's q, k and v are views of one matrix; its forward is as before."""
-    model, twin = build("llama"), build("llama")
-    engine = fast_engine(model, compiled=False, pack=False)
-    layer = model.model.layers[0]
-    shared = layer.self_attn.q_proj.weight.untyped_storage().data_ptr()
-    assert shared == layer.self_attn.v_proj.weight.untyped_storage().data_ptr()
-    assert shared == engine.compact.layers[0].qkv.weight.untyped_storage().data_ptr()
-    ids = torch.tensor([[5, 6, 7]])
-    assert torch.equal(model(ids).logits, twin(ids).logits)
-    check_engine(engine, model)
-
-
 @pytest.mark.skipif(
     not can_pack(torch.float32, torch.device("cpu")), reason="this torch packs no weights"
 )
@@ -452,13 +439,6 @@ def attention_beyond_what_is_seen(shape: ModelShape, fed: int) -> float:
     them.
     """
     return 4.0 * fed * (fed / 2) * shape.layers * shape.heads * shape.head_dim
-
-
-def test_parents_that_are_a_range_but_no_chain_are_refused():
-    engine = fast_engine(build("llama"))
-    engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
-    with pytest.raises(CaseError, match="parent of node 0"):
-        engine.forward(Draft([5, 6, 7], range(3)))
 
 
 def test_buffers_never_move():
