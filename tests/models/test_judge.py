@@ -122,8 +122,10 @@ def test_numbers_after_the_fed_rows_are_not_read(dtype, monkeypatch):
 
 
 @DTYPES
-def test_the_small_operations_pass(dtype):
-    assert judge.find_fault([judge.RowsCase(dtype, 2, 2, 16, 3, 72, 1100)], CPU) is None
+@pytest.mark.parametrize(("groups", "size"), [(2, 16), (3, 80)])
+def test_the_small_operations_pass(dtype, groups, size):
+    """Rows beyond one program's block, heads beyond one program's; no other slot is written."""
+    assert judge.find_fault([judge.RowsCase(dtype, 2, groups, size, 3, 72, 1100)], CPU) is None
 
 
 @pytest.mark.parametrize("wrong", ["add_norm", "gate", "make_rotation"])
