@@ -52,6 +52,7 @@ class Gpu:
         card = ModelCard("m", "m", config, None, 256, frozenset(), "float16", device)
         engine, reason, note = choose.make_engine(kind, self.model, card, 20, "sdpa", options)
         assert reason is None
+        assert engine.records_batches == (engine.attention == "fused")
         return engine.attention, note
 
 
@@ -82,14 +83,6 @@ def test_kernels_that_pass_on_the_shapes_of_the_model_are_taken(gpu):
     assert {(case.window, case.width) for case in attending} == {(12, 1), (12, 8)}
     assert {(case.hidden, case.inner) for case in cases if case not in attending} == {(64, 128)}
     assert min(case.pasts for case in attending) == (0,)
-
-
-def test_the_chosen_engine_records_batches_and_names_its_attention(gpu):
-    config = gpu.model.config
-    card = ModelCard("m", "m", config, None, 256, frozenset(), "float16", "cuda")
-    engine, _, _ = choose.make_engine("fast", gpu.model, card, 20, "sdpa", AUTO)
-    assert engine.records_batches
-    assert engine.describe_forward() == "operations of torch and attention=fused"
 
 
 def test_a_fault_leaves_sdpa_with_the_reason(gpu):
