@@ -50,10 +50,9 @@ class Gpu:
     def choose(self, kind="auto", options=AUTO, device="cuda:0"):
         config = self.model.config
         card = ModelCard("m", "m", config, None, 256, frozenset(), "float16", device)
-        engine, reason, note = choose.make_engine(kind, self.model, card, 20, "sdpa", options)
+        self.engine, reason, note = choose.make_engine(kind, self.model, card, 20, "sdpa", options)
         assert reason is None
-        assert engine.records_batches == (engine.attention == "fused")
-        return engine.attention, note
+        return self.engine.attention, note
 
 
 @pytest.fixture
@@ -69,6 +68,8 @@ def gpu(monkeypatch, tmp_path):
 
 def test_kernels_that_pass_on_the_shapes_of_the_model_are_taken(gpu):
     assert gpu.choose() == ("fused", None)
+    assert gpu.engine.records_batches
+    assert gpu.engine.describe_forward() == "operations of torch and attention=fused"
     [cases] = gpu.checks
     assert {type(case) for case in cases} == {
         judge.AttentionCase,
