@@ -153,6 +153,22 @@ def test_the_products_pass(dtype, count):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+@pytest.mark.parametrize(("key_heads", "groups", "size", "block", "splits"), [
+    (1, 4, 128, "BROAD", 2),  # Llama 3 8B: 32 and 8 heads
+    (1, 7, 128, "NARROW", 1),  # Qwen2.5 7B: 28 and 4
+    (4, 1, 96, "BROAD", 1),  # Phi-3 mini: 32 and 32
+    (1, 1, 18, "NARROW", 4),
+])  # fmt: skip
+def test_the_products_of_other_heads_pass(
+    dtype, key_heads, groups, size, block, splits, monkeypatch
+):
+    """With a bias; no other slot is written."""
+    monkeypatch.setattr(products, "choose_block", lambda *_: (getattr(products, block), splits))
+    drawn = judge.ProductsCase(dtype, key_heads, groups, size, 5, 160, 100, 199, True)
+    assert judge.find_fault([drawn], CPU) is None
+
+
 def without_an_input(self, run, given, after, out, *rest, **named):
     rows = given.rows if isinstance(given, judge.Unscaled) else given
     rows[:, -1] = 0
