@@ -203,18 +203,6 @@ def test_leaving_accepted_nodes_where_they_were_drafted_is_caught(monkeypatch):
         assert_greedy(engine, model, [5, 6], COUNT)
 
 
-def test_weights_are_read_in_place():
-    model = build("llama")
-    engine = fast_engine(model)
-    assert all(layer.gate_up.packed is None for layer in engine.compact.layers)
-    first = started(engine, [5, 6])
-    first.forward(Draft())
-    before = first.request.logits.clone()
-    model.lm_head.weight.data.mul_(2)
-    started(engine, [5, 6]).forward(Draft())
-    assert relative(engine.request.logits, 2 * before) < 1e-5
-
-
 @pytest.mark.parametrize("name", TYPES)
 def test_products_of_any_shape_have_the_bits_of_each_row_alone(name):
     """Rows of weights that do not fill a tile, or leave threads without a share; rows of inputs,
