@@ -22,11 +22,10 @@ from specbench.decode.walk import Walk
 from specbench.models.batch import Handle, PackedRows, PaddedRows
 from specbench.models.engine import SILENT, Silent
 from specbench.models.fast.attention import FastOptions
-from specbench.models.fast.batch import FAR, PackedFrame, RecordedBatch, RecordedPlaces
+from specbench.models.fast.batch import PackedFrame, RecordedBatch, RecordedPlaces
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import GRAPHED
 from specbench.models.fast.masks import PlacesMask, TreeMask
-from specbench.models.tree import compute_depths, mark_ancestors
 from specbench.models.verify import find_accepted_path
 from specbench.types import Draft, Needs, Step
 
@@ -85,24 +84,6 @@ def fill(handles, padding: int, **about) -> tuple[PackedFrame, PackedRows]:
     return frame, PackedRows(
         handles, [each.parents for each in handles], bounds, frame.ids[: bounds[-1]]
     )
-
-
-@settings(max_examples=15)
-@given(companies(), st.sampled_from([0, 1, 70]), st.sampled_from([None, 1, 3]))
-def test_rows_see_their_ancestors_and_are_at_their_depths(handles, padding, window):
-    frame, rows = fill(handles, padding, windows=(window,))
-    frame.make_input(0)
-    for number, handle in enumerate(handles):
-        part, depths = rows.slice_of(number), np.array([0, *compute_depths(handle.parents)])
-        assert frame.depths[part].tolist() == depths.tolist()
-        assert (frame.positions[part] - frame.depths[part] == handle.length).all()
-        count = len(depths)
-        bits = np.unpackbits(
-            frame.bits[window][part].numpy().view(np.uint8), axis=1, bitorder="little"
-        )
-        near = depths[:, None] - depths[None] < (window or FAR)
-        assert (bits[:, :count] == (mark_ancestors(handle.parents) & near)).all()
-        assert not bits[:, count:].any()
 
 
 def accept(frame, logits, slots):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from types import SimpleNamespace
 
 import pytest
@@ -231,22 +230,6 @@ def test_what_a_method_asked_for_is_enqueued_before_the_device_is_waited_for(mon
         order.clear()
         take_step(engine, Draft([7, 8], [-1, -1]))
         assert order == ["find", "read"]
-
-
-def test_what_is_alive_is_left_out_of_the_collections_of_a_recording(monkeypatch):
-    """torch to 2.8 collects garbage at every recording."""
-    frozen, calls = [0], []
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen[0])
-    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
-    monkeypatch.setattr(gc, "unfreeze", lambda: calls.append("unfreeze"))
-    engine = Counted(build("llama"), 512, frozenset(), 64, FEW)
-    engine.graphs.run = lambda key, call: calls.append("recorded") or (None, None)
-    engine.prepare(Needs(), False)
-    assert calls == ["freeze", *["recorded"] * 31, "unfreeze"]
-    calls.clear()
-    frozen[0] = 9  # a session has frozen what it holds: so it stays
-    engine.prepare(Needs(hidden=(1,)), False)
-    assert "unfreeze" not in calls
 
 
 def long_prompt(tokens: int) -> list[int]:

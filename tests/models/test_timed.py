@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 import torch
 from models.test_fast import Tape
+from models.test_rows import ScriptedRows
+from models.test_rows import scripts as row_scripts
 
 from builders.engines import Scripted, decode_one, read_slots, scripts
 from builders.models import VOCAB, build
@@ -53,18 +55,6 @@ def make_answer(count: int = COUNT) -> list[int]:
     return [rng.choice((7, 9, 21, 40)) for _ in range(count)]
 
 
-class Rows(Scripted):
-    """Chains from the root, verified as a batch of rows."""
-
-    needs = Needs(rows=True)
-
-
-def as_rows(context, done, rng):
-    """Two wrong rows and, between them, one with a few right tokens."""
-    right = make_answer()[done : done + 3]
-    return Draft([1, *right, 2, 2], [-1, *([-1, 1, 2][: len(right)]), -1, len(right) + 1])
-
-
 def follow(engine, method, limit=COUNT):
     """Decode the answer; returns the transcript and the keys and values that are cached then."""
     engine.load(PROMPT, make_answer())
@@ -73,13 +63,14 @@ def follow(engine, method, limit=COUNT):
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("name", [*scripts([]), "rows"])
+@pytest.mark.parametrize("name", [*scripts([]), "last_wins"])
 def test_the_cache_holds_the_recorded_tokens(kind, name):
     """After steps of a random model along an answer it never gave: a fresh read of prompt and
     answer, slot by slot.
     """
     model = build("llama", torch.float64)
-    method = Rows(as_rows) if name == "rows" else Scripted(scripts([*make_answer(), 1, 1])[name])
+    written = {**scripts([*make_answer(), 1, 1]), **row_scripts(make_answer())}[name]
+    method = ScriptedRows(written) if name == "last_wins" else Scripted(written)
     engine = ENGINES[kind](model)
     out = follow(engine, method)
     assert out.ids == make_answer()
