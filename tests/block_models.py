@@ -284,18 +284,6 @@ class BlockFamily(DFlash):
             folder, drop, **{**self.top, **dict(top)}, dflash_config={**self.inner, **dict(inner)}
         )
 
-    def stated(self):
-        """With the settings that the file has at its top in their one place, and without those that
-        are null.
-        """
-        self.top = {name: value for name, value in self.top.items() if value is not None}
-        self.inner = {
-            **self.top,
-            **{name: value for name, value in self.inner.items() if value is not None},
-        }
-        self.mask = self.inner["mask_token_id"]
-        return self
-
     @property
     def skipped(self):
         shifted = hasattr(self, "prefix_gru") and self.inner["shift_label"]

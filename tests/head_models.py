@@ -47,14 +47,6 @@ SHAPE = {
 HOSTILE = (None, True, 0, -1, 1.5, 10**12, "x", [], ["x"], [1, 1], {}, {"x": 1})
 
 
-def near(value) -> list:
-    """Values next to that of a setting, or of another type."""
-    numbers = isinstance(value, int | float) and not isinstance(value, bool)
-    return [not value, str(value), [value]] + (
-        [value + 1, value - 1, value * 2, float(value), -value] if numbers else []
-    )
-
-
 def damaged(state, name) -> list[dict]:
     """The tensors of a checkpoint with one that is missing, renamed, of another shape or type, not
     finite, too many.

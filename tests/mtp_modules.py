@@ -4,9 +4,7 @@ checkpoints of each layout.
 
 from __future__ import annotations
 
-import copy
 import json
-from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
@@ -17,11 +15,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.models import BASE
-from head_models import HOSTILE, SHAPE, bound, causal, draft_of, near, states
-from methods.eagle import Mtp
-from methods.eagle.mtp import ALONE
-from specbench.decode.sampling import Sampling
-from specbench.types import InputError
+from head_models import SHAPE, causal, states
 
 LAYERS = BASE["num_hidden_layers"]
 PARTS = ("input_proj", "hidden_layernorm", "token_layernorm", "final_layernorm")
@@ -112,31 +106,6 @@ class Module(nn.Module):
     def chain(self, model, ids):
         return self.rows(model, ids).argmax(-1).tolist()
 
-    def configure(self, raw):
-        """What a configuration states of the layer."""
-        own = {
-            name: raw[name]
-            for name in (*SHAPE, "head_dim", "rope_scaling")
-            if raw.get(name) is not None
-        }
-        return AutoConfig.for_model(LAYOUTS[self.layout][0], **{"head_dim": 16, **own})
-
-    def restated(self, raw):
-        """The module with the layer that another configuration states."""
-        other, config = (
-            copy.deepcopy(self),
-            self.configure(raw.get("transformer_layer_config") or raw),
-        )
-        config._attn_implementation = config._experts_implementation = "eager"
-        other.block, other.rope = (
-            type(self.block)(config, self.block.self_attn.layer_idx),
-            [type(self.rope[0])(config)],
-        )
-        other.block.load_state_dict(self.block.state_dict())
-        for norm in (other.hidden_layernorm, other.token_layernorm, other.final_layernorm):
-            norm.eps = norm.variance_epsilon = config.rms_norm_eps
-        return other.double()
-
     def tensors(self, drop=()):
         """The checkpoint's names, each expert apart."""
         found = {}
@@ -188,7 +157,7 @@ class FamilyModule(Module):
     def __init__(self, model, place: int = 0) -> None:
         nn.Module.__init__(self)
         torch.manual_seed(4 + place)
-        self.nested, self.config = False, model.config
+        self.nested = False
         self.raw = {**model.config.to_dict(), **NATIVE, "dtype": None}
         gated = model.config.model_type == "qwen3_next"
         if gated:
@@ -215,9 +184,6 @@ class FamilyModule(Module):
                 weight, *((about, 0.3) if "norm" in name or "bias" in name else (0.0, 0.3))
             )
         self.double()
-
-    def configure(self, raw):
-        return type(self.config).from_dict(raw)
 
 
 @torch.inference_mode()
@@ -254,32 +220,3 @@ def bare_states(model, ids):
     model(torch.tensor([list(ids)]), use_cache=False)
     hook.remove()
     return seen[0]
-
-
-def refuse_or_draft(model, module, folder, plain, names) -> None:
-    """Give each setting each hostile value and others: the module is refused with an InputError, or
-    drafts as stated.
-
-    What a model states of its layers by their places (``ALONE``) is left to the module's tensors,
-    and so is the number of key heads; dropout changes nothing.
-    """
-    ids, sampling, accepted = [5, 6, 7, 8, 9], Sampling(0.8, top_k=20), 0
-    for name in names:
-        for value in (*HOSTILE, *near(plain[name])):
-            stated = {**plain, name: value}
-            (Path(folder) / "config.json").write_text(json.dumps(stated))
-            try:
-                draft = draft_of(bound(Mtp(folder, length=2), model, sampling), model, ids)
-            except InputError:
-                continue
-            except Exception as error:
-                raise AssertionError(f"{name}={value!r} ends in {error!r}") from error
-            accepted += 1
-            idle = name in (*ALONE, "num_key_value_heads", "attention_dropout")
-            rows = module.restated(plain if idle else stated).rows(
-                model, ids, draft.tokens.tolist(), 2
-            )
-            assert torch.allclose(draft.probs, sampling(rows), atol=1e-4, rtol=1e-3), (
-                f"{name}={value!r}"
-            )
-    assert accepted

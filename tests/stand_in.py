@@ -103,8 +103,6 @@ class Handler(BaseHTTPRequestHandler):
         if self.path not in ("/v1/completions", CHAT, "/generate", "/completion"):
             return self._send('{"detail": "Not Found"}', status=404)
         server.asked.append((self.path, body, dict(self.headers)))
-        if server.fault == "html":
-            return self._send("<html>Bad gateway</html>", "text/html")
         if server.fault == "no_stream":
             return self._send('{"choices": [{"text": "all at once"}]}')
         if server.fault == "error_500":
@@ -195,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
             choice["delta"] = {name: [text] if name == "tool_calls" else text}
         if self.server.dialect == "vllm":
             found["prompt_token_ids"] = prompt
-        elif self.server.dialect == "openai" and self.server.fault != "no_usage":
+        elif self.server.dialect == "openai":
             found["usage"] = {"prompt_tokens": len(prompt)}
         yield json.dumps(found)
 
@@ -209,14 +207,8 @@ class Handler(BaseHTTPRequestHandler):
             if server.fault == "cut" and number == 2:
                 self.close_connection = self.cut = True
                 return
-            if server.fault == "not_json" and number == 2:
-                yield "<html>"
-            while server.fault == "endless" or (server.fault == "slow" and number == 1):
-                time.sleep(0.02)
-                if server.fault == "slow":
-                    server.release.wait(20)
-                    break
-                yield json.dumps({"choices": []})
+            if server.fault == "slow" and number == 1:
+                server.release.wait(20)
             part, last = ids[place : place + size], number == len(joined) - 1
             place += size
             for event in self._chunk(

@@ -107,6 +107,7 @@ REFUSED = {  # the beginning of a message -> families, with the entries that the
 WITHOUT_SDPA = ("gemma2", "gpt_oss", "vaultgemma")
 SHAPES = {
     **FAMILIES,
+    "llama-80": ("llama", {"head_dim": 80}),
     **{kind: (kind, extra) for group in EAGER_ONLY.values() for kind, extra in group.items()},
 }
 

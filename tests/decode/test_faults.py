@@ -14,13 +14,11 @@ from scripts.lab.judge import (
     SecondBest,
     ShiftedSlot,
     StaleMask,
-    count_found,
 )
 from specbench.decode.walk import Walk
 from specbench.measure.lossless import TOLERANCE
 from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
-from specbench.records.record import CaseRecord, Lossless, TurnRecord
 from specbench.types import Draft, Needs
 
 PROMPT, COUNT = list(range(20, 50)), 60
@@ -84,14 +82,3 @@ def test_a_late_token_that_is_not_verified(target):
         step = engine.settle(8, Draft.chain([(truth[2] + 1) % VOCAB, 5]))
         assert step.emitted == (truth[1], expected)
         assert (fault.strikes, step.late) == ((0, 0) if plant is Fault else (1, 1))
-
-
-def test_found_answers_and_wrong_tokens_are_counted():
-    def record(violations: int) -> CaseRecord:
-        turn = TurnRecord(3, list(range(5)), "length", [2, 2], [], [], [], 0.0, 0.0, {})
-        verdict = Lossless(not violations, None, 5, 1, violations, 2.0 * violations, 1)
-        return CaseRecord("c", "qa", "qa", "pld", 0, 0, 0, "ok", [turn], verdict)
-
-    records = [record(0), record(0), record(2), record(0)]
-    assert count_found(records, 4) == [4, 1, 1, 4, "50%"]
-    assert count_found(records, 0) == [4, 1, 1, "", ""]

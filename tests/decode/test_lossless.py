@@ -42,10 +42,8 @@ def test_a_rounding_step_is_the_dtypes_spacing_from_16_to_32(dtype):
     [
         ([0.0, -9, -9, -9], [2, 1], 0),  # the prefill's id belongs to no step
         ([-9.0, -9, -0.125, -9], [2, 1], 1),
-        ([-9.0, -0.1, 0.1, 0.0], [2, 1], 2),
         ([-9.0, -9, -9, 0.126], [2, 1], 0),
         ([0.0, 0.0, -9, -0.1], [1], 1),  # a peer's prefill emitted three
-        ([-9.0], [], 0),
     ],
 )
 def test_close_steps(gaps, accept, steps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from itertools import islice
 
 import pytest
@@ -48,11 +49,19 @@ def test_the_kernels_pass_in_the_interpreter():
         assert case.measure(CPU) <= 1
 
 
-LATENCY = pytest.param("latency-triton", marks=pytest.mark.exhaustive)
+@pytest.fixture(autouse=True)
+def _signals():
+    """The command's answer to SIGTERM stays in its test."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+LONG = (pytest.param(part, marks=pytest.mark.exhaustive) for part in ("latency-triton", "methods"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["kernels-float16", LATENCY, "methods"])
+@pytest.mark.parametrize("part", ["kernels-float16", *LONG])
 def test_a_part_runs_on_a_cpu(part, tmp_path):
     if part.endswith(("float16", "triton")):
         pytest.importorskip("triton", exc_type=ImportError)

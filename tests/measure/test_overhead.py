@@ -29,10 +29,8 @@ def test_operations_and_views(inference):
 @pytest.mark.parametrize(
     "read",
     [
-        lambda t: t.item(),
-        int,
-        float,
         bool,
+        lambda t: t.item(),
         lambda t: t.tolist(),
         lambda t: t.numpy(),
         lambda t: t.reshape(1).nonzero(),

@@ -70,12 +70,11 @@ def test_a_round_is_a_b_b_a_and_the_next_one_b_a_a_b(engine):
 
 
 def test_the_command_prints_a_table(capsys):
-    pairs = [name for name in PAIRS if "compiled" not in name]  # which has tests of its own
-    sizes = ("suite.first=8", "decode.max_new_tokens=4", "--blocks", "1")
+    pairs = [name for name in PAIRS if "vanilla" not in name]
+    sizes = ("suite.first=8", "decode.max_new_tokens=2", "--blocks", "1")
     assert main(["peers", "engine=fast", *sizes, "--pairs", *pairs]) == 0
     about, _, *lines = capsys.readouterr().out.splitlines()
-    shown = "model=tiny engine=fast dtype=float32 tokens=4 prompts=8 blocks=1 threads="
-    assert about.startswith(shown)
+    assert "model=tiny engine=fast dtype=float32 tokens=2 prompts=8 blocks=1" in about
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
     names = [pair.replace(":", ", ") for pair in pairs]
     assert [row[0] for row in rows] == [
@@ -85,7 +84,6 @@ def test_the_command_prints_a_table(capsys):
     for row in rows:
         value, low, high = map(float, re.findall(r"[\d.]+", row[3]))
         assert 0 < low <= value <= high  # an interval is as wide as the machine is busy
-        assert 0.2 < value < 20
     assert all(row[-1] in (FASTER, SLOWER, NONE) for row in rows[1::2])
 
 

@@ -33,23 +33,19 @@ CASES = [Case(str(index), "ab"[index % 2], ("hi",)) for index in range(8)]
 
 
 def test_all_methods_in_every_block_in_varying_order():
-    plan = make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=0)
+    methods = {"vanilla": "case", "a": "case", "b": "case"}
+    plan = make_plan(CASES, methods, rounds=2, seed=0)
     assert [block.index for block in plan] == list(range(16))
     assert all(sorted(block.order) == ["a", "b", "vanilla"] for block in plan)
     assert len({block.order for block in plan}) > 3
-    assert plan == make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=0)
-    assert plan != make_plan(CASES, {"vanilla": "case", "a": "case", "b": "case"}, rounds=2, seed=1)
+    assert plan == make_plan(CASES, methods, rounds=2, seed=0)
+    assert plan != make_plan(CASES, methods, rounds=2, seed=1)
 
 
 def test_category_policy_keeps_categories_together():
     plan = make_plan(CASES, {"vanilla": "case", "a": "category"}, rounds=1, seed=0)
     assert [block.case.category for block in plan] == ["a"] * 4 + ["b"] * 4
-    assert [starts_span(plan, index, "category") for index in range(8)] == [
-        True,
-        *[False] * 3,
-        True,
-        *[False] * 3,
-    ]
+    assert [index for index in range(8) if starts_span(plan, index, "category")] == [0, 4]
 
 
 @given(st.integers(0, 16), st.lists(st.sampled_from(RESETS), min_size=1, max_size=3))
@@ -77,26 +73,3 @@ def test_a_second_round_is_a_second_pass_only_for_what_is_kept_the_whole_run():
     assert not starts_span(plan, second, "run")
     assert resume_at(plan, second + 1, {"a": "never"}) == second
     assert resume_at(plan, second + 1, {"b": "run"}) == 0
-
-
-def test_more_methods_rounds_and_cases_are_what_is_left():
-    """A new method comes with vanilla, a new case or round with all; what learns across cases does
-    not change.
-    """
-    few = make_plan(CASES[:5], {"vanilla": "case", "a": "case"}, rounds=1, seed=0)
-    rows = {"vanilla": "case", "a": "case", "b": "never"}
-    whole = make_plan(CASES, rows, rounds=2, seed=0)
-    ledger = Ledger(whole, records_of(few), rows)
-    rest = ledger.rest
-    assert (ledger.kept, [block.index for block in rest]) == (5, list(range(5, 21)))
-    assert [set(block.order) for block in rest] == [{"vanilla", "b"}] * 5 + [{*rows}] * 11
-    assert all(
-        [name for name in whole[at].order if name in block.order] == [*block.order]
-        for at, block in enumerate(rest)
-    )
-    grown = Ledger(whole, records_of(few, rest), rows)
-    assert (grown.kept, grown.rest) == (21, [])
-    # b has learned from three cases of the round
-    assert Ledger(whole, records_of(few, rest[:3]), rows).kept == 5
-    # a would not have seen the other three
-    assert Ledger(whole, records_of(few), {**rows, "a": "never"}).kept == 0

@@ -23,20 +23,8 @@ def run(monkeypatch, tmp_path):
 
 
 def test_a_profile_with_rows_is_written_drawn_and_printed(run, tmp_path, capsys):
-    small = (
-        "--fed",
-        "1,4",
-        "--contexts",
-        "20,40",
-        "--rounds",
-        "3",
-        "--rows",
-        "--k",
-        "1,2",
-        "--w",
-        "0,2",
-    )
-    assert run("model=tiny", "engine=eager", *small, "--row-contexts", "20") == 0
+    small = "--fed 1,4 --contexts 20,40 --rounds 3 --rows --k 1,2 --w 0,2 --row-contexts 20"
+    assert run("model=tiny", "engine=eager", *small.split()) == 0
     (path,) = tmp_path.glob("*.json")
     profile = read_profile(path)
     assert (profile.model, profile.engine, profile.dtype, profile.kind) == (

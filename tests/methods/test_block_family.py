@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-from random import Random
 
 import pytest
 import torch
@@ -18,15 +17,12 @@ from builders.drafts import require_laws
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import draft_together
 from head_models import (
-    HOSTILE,
     begun,
     bound,
     card_of,
-    damaged,
     draft_of,
     features_of,
     likeliest,
-    near,
     paths_of,
     run,
 )
@@ -340,22 +336,6 @@ def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, 
     assert agree(module, model, method, draft)
 
 
-def test_windows_of_a_nested_file_of_the_speculators_library(model, tmp_path):
-    """The settings of the layers in a part of their own, where the library writes them."""
-    module = BlockFamily("windowed from the root")
-    folder, library = (
-        module.saved(tmp_path),
-        ("speculators_model_type", "sliding_window_non_causal"),
-    )
-    flat = {**module.inner, **{name: module.top[name] for name in library}}
-    layer = {
-        **module.raw,
-        **{name: value for name, value in module.top.items() if name not in library},
-    }
-    (tmp_path / "config.json").write_text(json.dumps({**flat, "transformer_layer_config": layer}))
-    assert agree(module, model, *drawn(folder, model))
-
-
 def test_both_names_of_the_lattice_are_read(model, tmp_path):
     """Model-Optimizer numbers the layers of small networks, and SGLang names them."""
     module = BlockFamily("lilicorr")
@@ -384,74 +364,17 @@ def test_both_names_of_the_lattice_are_read(model, tmp_path):
     assert method.needs == other.needs
 
 
-VALUES = {name: value for inner, top in FILES.values() for name, value in {**inner, **top}.items()}
-
-
-@pytest.mark.parametrize(
-    ("kind", "seed"),
-    [
-        pytest.param(kind, seed, marks=[pytest.mark.exhaustive] if seed else [])
-        for kind in FILES
-        for seed in range(10)
-    ],
-)
-def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tmp_path, kind, seed):
-    """Thirty files: up to three settings of any member of the family are changed, added or
-    removed.
-    """
-    random, module = Random(f"{kind} {seed}"), BlockFamily(kind)
-    folder, loaded = module.saved(tmp_path), 0
-    given = module.inner, module.top
-    for place in range(30):
-        inner, top = (dict(part) for part in given)
-        for name in random.sample([*inner, *top, *VALUES], random.randint(1, 3) if place else 0):
-            part = inner if (name in inner) == (random.random() < 0.8) else top
-            value = part.get(name, VALUES.get(name))
-            part[name] = random.choice([value, *near(value), *HOSTILE])
-            if random.random() < 0.15:
-                del part[name]
-        (tmp_path / "config.json").write_text(
-            json.dumps({**module.raw, **top, "dflash_config": inner})
-        )
-        try:
-            method, draft = drawn(folder, model)
-        except InputError:
-            continue
-        loaded += 1
-        module.inner, module.top = inner, top
-        assert agree(module.stated(), model, method, draft), (inner, top)
-    assert 0 < loaded < 30
-
-
-@pytest.mark.parametrize("kind", [kind for kind in FILES if "window" not in kind])
-def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
-    """Of tensors that a plain head lacks."""
-    plain, module = set(BlockFamily("plain").state_dict()), BlockFamily(kind)
-    module.saved(tmp_path)
-    state, count = load_file(tmp_path / "model.safetensors"), 0
-    own = [name for name in state if name not in plain] or [*plain][:4]
-    for name in own[:: 1 + len(own) // 12]:
-        for changed in damaged(state, name):
-            save_file(changed, tmp_path / "model.safetensors")
-            with pytest.raises(InputError):
-                bound(DFlash(str(tmp_path)), model)
-            count += 1
-    assert count >= 14
-
-
 @pytest.mark.parametrize(
     ("kind", "inner", "top", "message"),
     [
         ("windowed", {}, {"sliding_window": None}, "a window of None; expected a whole number"),
         ("windowed", {"causal": True}, {"is_causal": False}, "'is_causal': False}; expected one"),
-        ("windowed", {}, {"sliding_window_non_causal": True}, "and no sliding_window_non_causal"),
         ("plain", {"attention_sink_bias": True}, {}, "sets attention_sink_bias, unknown here"),
         ("plain", {"block_size": 5}, {"block_size": 6}, "block_size=6 and 5; expected one value"),
         ("domino", {"sample_from_anchor": False}, {}, "shift_label=True; expected the same"),
         ("domino", {"selector_rank": 4}, {}, "sets domino, selector_rank; expected one of them"),
         ("dflash2", {"conv_group_size": 24}, {}, "conv_group_size=24; expected a divisor of 64"),
         ("dflash2", {}, {"final_logit_softcapping": 3.0}, "expected 0.0, or the setting in"),
-        ("lilicorr", {"lilicorr_enabled": False}, {}, "lilicorr and no lilicorr_factor_dim"),
     ],
 )
 def test_what_is_refused_is_named(model, tmp_path, kind, inner, top, message):

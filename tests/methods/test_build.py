@@ -61,11 +61,8 @@ def test_a_corpus_or_an_option_that_cannot_be_is_named(tmp_path):
     ):
         done = build(StaticAutomaton, "--out", out, *arguments)
         assert (done.returncode, printed in done.stderr) == (2, True)
-    for name, value in (("--leader", 10**12), ("--rate", "nan")):
-        done = build(FrozenTable, "--out", out, name, value, corpus)
-        assert (done.returncode, f"{name}={value}: expected" in done.stderr) == (2, True), (
-            done.stderr
-        )
+    done = build(FrozenTable, "--out", out, "--rate", "nan", corpus)
+    assert (done.returncode, "--rate=nan: expected" in done.stderr) == (2, True), done.stderr
     assert not out.exists()
     assert build(StaticAutomaton, "--out", out, "--ranked", "4", corpus).returncode == 0
     with pytest.raises(InputError, match=r"method.sam.children=8: .* ranks 4 a state"):

@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -132,20 +131,6 @@ def test_lru_table_against_lists(operations):
             lists.put((leader,), (follower,))
     # rows of what was dropped are used again
     assert table.nbytes() <= (3 + 3 * 2) * table.rows[0].nbytes
-
-
-@pytest.mark.parametrize("capacity", [7, 10**6])
-def test_a_table_that_grows_holds_what_the_lists_hold(capacity):
-    tokens = np.random.default_rng(0).integers(0, 40, 5000).astype(np.int32)
-    table, lists = GramTable(2, 3, capacity, 4), Table(capacity, 4, {})
-    table.put(tokens)
-    for start in range(len(tokens) - 4):
-        lists.put(
-            tuple(tokens[start : start + 2].tolist()), tuple(tokens[start + 2 : start + 5].tolist())
-        )
-    assert len(table.rows) == (1024 if capacity == 7 else 8192)
-    for leader in itertools.product(range(40), repeat=2):
-        assert list(map(tuple, table.list_followers(leader, 9).tolist())) == lists.get(leader)
 
 
 def test_a_frozen_table_keeps_the_most_frequent_and_a_file_keeps_the_table(tmp_path):

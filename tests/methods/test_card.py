@@ -204,20 +204,6 @@ def test_every_cached_nodes_probability_is_a_fresh_forwards(family, options):
     assert Checked.compared > 100
 
 
-def hit_rate(model, **options) -> float:
-    stats = run(
-        model, fitted(Card("unused", ratio=4, **options), noisy(model, 0.02)), PROMPT, 41
-    ).stats
-    return stats["hits"] / (stats["hits"] + stats["misses"])
-
-
-@pytest.mark.exhaustive
-def test_more_nodes_and_correcting_pay(model):
-    rates = [hit_rate(model, nodes_per_layer=nodes) for nodes in (1, 5, 40)]
-    assert rates[0] < rates[1] < rates[2]
-    assert hit_rate(model, nodes_per_layer=8, correct=False) < hit_rate(model, nodes_per_layer=8)
-
-
 @pytest.mark.parametrize("ratio", [2, 3, 5])
 def test_a_draft_that_is_always_sure_and_right_gives_ratio_tokens_a_round(ratio):
     """The steady state: ratio layers come, ratio tokens go (the paper's 5:1 and 7:1)."""

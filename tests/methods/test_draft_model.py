@@ -354,17 +354,6 @@ def test_nodes_that_see_each_other_would_be_found():
     assert not torch.allclose(tree.expand([9], [1])[0], right, atol=1e-3)
 
 
-def test_nodes_that_do_not_hang_together_are_refused():
-    tree = request_of("llama")
-    tree.feed([5, 6], 0)
-    with pytest.raises(ValueError, match="parent of node 0 is 3"):
-        tree.expand([1], [3])
-    tree.expand([1, 2, 3, 4], [-1, 0, -1, 2])
-    for path, kept in (([1], []), ([0, 3], []), ([0], [3]), ([1, 0], [])):
-        with pytest.raises(ValueError, match="no path"):
-            tree.commit(path, [0] * len(path), kept)
-
-
 def test_a_chain_of_steps_has_the_same_rows_either_way():
     """What a step cached is compared with the next context."""
     lm, truth = DraftLM(model_of("llama"), 512), plain_logits(model_of("llama"), [5, 6, 7, 9, 11])

@@ -14,7 +14,6 @@ import torch
 
 from actors import inline_actor
 from builders.models import VOCAB, build
-from builders.runs import entry_of
 from draft_models import MAKE, PARALLEL, begin, fitted, noisy, run, transcript
 from head_models import card_of, target_of
 from methods.parts import draft_lm
@@ -24,7 +23,7 @@ from playback import Playback
 from specbench.decode.sampling import Sampling
 from specbench.models import runner as runners
 from specbench.models.fast.attention import FUSED, SDPA, TRITON
-from specbench.models.fast.graphs import GRAPHED, Buckets
+from specbench.models.fast.graphs import Buckets
 from specbench.models.fast.operations import Unscaled
 from specbench.models.runner import CompactRunner
 from specbench.models.tree import TreeRows
@@ -117,17 +116,6 @@ def test_what_a_method_does_not_prepare_is_recorded_in_a_step(model, name, monke
     prepared = {*cache.graphs._recorded}
     run(model, method, [5, 6, 7], 12)
     assert ({*cache.graphs._recorded} == prepared) is (name == "speculative_sampling")
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [("opt_tree", 5), ("ouroboros", 10), ("card", 7), ("sequoia", 8), ("pard", 5)],
-)
-def test_the_shapes_of_default_parameters_are_few(model, name, count, monkeypatch):
-    monkeypatch.setattr(draft_lm, "make_runner", lambda *given: CompactRunner(*given[:2], GRAPHED))
-    monkeypatch.setattr(CompactRunner, "record", lambda runner, cache: None)
-    method = fitted(entry_of(name).method, noisy(model, 0.02))
-    assert len(lm_of(method).runner._prepared) == count
 
 
 @pytest.mark.matrix

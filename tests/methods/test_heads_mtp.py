@@ -8,8 +8,8 @@ import json
 
 import pytest
 import torch
-from mtp_modules import LAYOUTS, FamilyModule, Module, in_turn, refuse_or_draft
-from safetensors.torch import load_file, save_file
+from mtp_modules import LAYOUTS, FamilyModule, Module, in_turn
+from safetensors.torch import load_file
 from torch import nn
 
 from builders.drafts import require_laws
@@ -20,7 +20,6 @@ from head_models import (
     SHAPE,
     begun,
     bound,
-    damaged,
     draft_of,
     paths_of,
     run,
@@ -127,29 +126,20 @@ def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(mo
         f"{module.prefix}shared_head.head.weight",
         f"{module.prefix}embed_tokens.weight",
     )
-    ends = model.get_output_embeddings().weight, torch.zeros(199, 64)
-    bound(
-        Mtp(module.save(tmp_path / "a", {head: ends[0].detach().clone(), embedding: ends[1]})),
-        model,
-    )
+    end = model.get_output_embeddings().weight.detach()
+    ends = {head: end.clone(), embedding: torch.zeros(199, 64)}
+    bound(Mtp(module.save(tmp_path / "a", ends)), model)
     with pytest.raises(InputError, match=r"lm_head.weight is not the target's output head"):
-        bound(Mtp(module.save(tmp_path / "other", {head: 2 * ends[0].detach()})), model)
-    with pytest.raises(
-        InputError, match=r"lacks token_layernorm.weight; holds unexpected mlp.bias"
-    ):
-        bound(
-            Mtp(
-                module.save(tmp_path / "b", {f"{module.prefix}mlp.bias": torch.zeros(1)}, ["enorm"])
-            ),
-            model,
-        )
+        bound(Mtp(module.save(tmp_path / "other", {head: 2 * end})), model)
+    more = {f"{module.prefix}mlp.bias": torch.zeros(1)}
+    with pytest.raises(InputError, match=r"lacks token_layernorm.* holds unexpected mlp.bias"):
+        bound(Mtp(module.save(tmp_path / "b", more, ["enorm"])), model)
 
 
 @pytest.mark.parametrize(
     ("kind", "config", "reason"),
     [
         ("deepseek", {"num_nextn_predict_layers": 0}, "has no num_nextn_predict_layers"),
-        ("deepseek", {"n_routed_experts": 8}, r"a mixture of experts \(n_routed_experts\)"),
         ("deepseek", {"kv_lora_rank": 8, "num_experts": 2},
         r"experts \(num_experts\), latent attention"), ("deepseek", {"model_type": "qwen3_5"},
         r"gated attention \(qwen3_5\)"),
@@ -158,9 +148,7 @@ def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(mo
         "an output head of two levels"),
         ("mimo", {"hidden_size": 32}, "made for a hidden size of 32; expected the target's 64"),
         ("deepseek_v3", {"n_routed_experts": 5000},
-        "n_routed_experts=5000; expected a whole number"), ("deepseek_v3", {"n_routed_experts": 3},
-        "holds unexpected mlp.experts.3.down_proj.weight"),
-        ("deepseek_v3", {"kv_lora_rank": 8}, r"differs in shape self_attn.kv_a_layernorm.weight"),
+        "n_routed_experts=5000; expected a whole number"),
         ("deepseek_v3",
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4,
                          "original_max_position_embeddings": 64}},
@@ -237,7 +225,7 @@ def test_modules_in_turn_state_their_own_distributions(model, tmp_path):
 
 @pytest.mark.parametrize(
     ("layout", "count", "length"),
-    [("deepseek", 2, 2), ("deepseek", 3, 3), ("mimo", 3, 2), ("speculators", 2, 4), ("mimo", 3, 5)],
+    [("deepseek", 3, 3), ("mimo", 3, 2), ("speculators", 2, 4), ("mimo", 3, 5)],
 )
 def test_several_modules_draft_in_turn(model, tmp_path, layout, count, length):
     """Every step of a request, a short prompt too; wrong variants: the first alone, another order,
@@ -260,11 +248,6 @@ def test_several_modules_draft_in_turn(model, tmp_path, layout, count, length):
             in_turn(wrong, model, ids, length).argmax(-1).tolist() != tokens
             for ids, tokens in whole
         )
-    alone = bound(Mtp(method.head, length=length, modules=1), model)
-    ids = whole[0][0]
-    assert (
-        drafted(alone, model, ids) == modules[0].rows(model, ids, None, length).argmax(-1).tolist()
-    )
 
 
 @pytest.mark.parametrize("layout", ["deepseek", "mimo"])
@@ -327,33 +310,6 @@ def test_a_module_that_is_missing_or_too_many_is_named(model, tmp_path):
             bound(Mtp(folder), model)
 
 
-FEW = ("kv_lora_rank", "n_group", "num_experts_per_tok", "moe_intermediate_size", "rope_interleave")
-
-
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("mimo", ()),
-        ("speculators", ()),
-        ("deepseek_v3", FEW),
-        pytest.param("deepseek_v3", (), marks=pytest.mark.exhaustive),
-        pytest.param("qwen3_next", (), marks=pytest.mark.exhaustive),
-    ],
-)
-def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, kind, names):
-    """names: of the settings; none = all, which takes over a minute."""
-    model, module = module_of(kind, model)
-    folder = module.save(tmp_path)
-    also = ("rope_scaling", "layer_types", "sliding_window", "use_sliding_window", "qkv_bias")
-    plain = dict.fromkeys(also if kind in LAYOUTS else ()) | json.loads(
-        (tmp_path / "config.json").read_text()
-    )
-    refuse_or_draft(model, module, folder, plain, names or plain)
-    (tmp_path / "config.json").write_text(json.dumps({**plain, "logits_scaling": 8.0}))
-    with pytest.raises(InputError, match="sets logits_scaling, unknown here"):
-        bound(Mtp(folder), model)
-
-
 def test_a_long_prompt_is_read_in_parts(latent, tmp_path, monkeypatch):
     """The wrong variant is a mask that shows the later tokens of a part, which the second module
     notices.
@@ -386,16 +342,3 @@ def test_a_routers_bias_keeps_its_precision(tmp_path):
     loaded = method.bound.layers._model.layers[0].mlp
     assert torch.equal(loaded.gate.e_score_correction_bias, bias)
     assert loaded.experts.down_proj.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next"])
-def test_a_module_with_other_tensors_is_refused(family, tmp_path):
-    model = build(family, torch.float64)
-    module = FamilyModule(model)
-    folder, state = module.save(tmp_path), module.tensors()
-    (tmp_path / "model.safetensors.index.json").unlink()
-    for name in [*state][:: 1 + len(state) // 12]:
-        for changed in damaged(state, name):
-            save_file(changed, tmp_path / "model.safetensors")
-            with pytest.raises(InputError):
-                bound(Mtp(folder), model)

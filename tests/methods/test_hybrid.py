@@ -166,14 +166,11 @@ def test_members_see_their_own_path_and_every_row():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["method.hybrid.members.cacheback.leader_length=0"],
-        "method.hybrid.members.cacheback.leader_length=0"),
         (["+method.hybrid.members.cacheback.leder=1"],
         "method.hybrid.members.cacheback.leder: no such parameter"),
         (["method@method.hybrid.members.peer=hf_generate"], "method.hybrid.members.peer"),
         (["method.hybrid.members.cacheback.tables=dual"],
-        "method.hybrid.members.cacheback.frozen: not set"), (["method.hybrid.members=3"],
-        "method.hybrid.members"),
+        "method.hybrid.members.cacheback.frozen: not set"),
     ],
 )  # fmt: skip
 def test_a_members_mistake_is_named_where_it_was_made(overrides, words):

@@ -14,7 +14,7 @@ from builders.models import build
 from draft_models import begin
 from methods.lookahead import Lookahead
 from methods.parts import lookahead_window
-from methods.parts.lookahead_window import largest_window, window_parents
+from methods.parts.lookahead_window import largest_window
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
@@ -215,12 +215,6 @@ def test_the_engine_shows_each_cell_what_it_may_see(family):
         oracle.step()
     assert out.ids == oracle.context[len(prompt) :][:80]
     assert max(out.accept) > 1
-
-
-def test_parents_of_a_window():
-    assert window_parents([4]) == [-1, 0, 1, 2]
-    assert window_parents([2, 3, 3]) == [-1, 0, -1, 0, 1, 2, 3, 4]
-    assert len(window_parents([6, 7, 7, 7])) == largest_window(5, 7) == 27
 
 
 @pytest.mark.parametrize("budget", [0, 5, 12, 17])

@@ -1,6 +1,4 @@
-"""llama.cpp's ngram-map: integer examples, and a program that keeps arrays and indices as the
-server does.
-"""
+"""llama.cpp's ngram-map against a program that keeps arrays and indices as the server does."""
 
 from __future__ import annotations
 
@@ -26,23 +24,6 @@ def emit(drafter, context, accepted, then):
     """The context after a step of so many accepted tokens, which the drafter observes."""
     drafter.observe(Step(context[-1], (*accepted, then), tuple(range(len(accepted))), False))
     return [*context, *accepted, then]
-
-
-@pytest.mark.parametrize(
-    ("context", "options", "expected"),
-    [
-        ([9, 1, 2, 7, 8, 3, 4, 1, 2], {}, [7, 8]),
-        ([1, 2, 7, 8, 3, 4, 1, 2], {}, []),  # the first place is not looked at
-        ([9, 1, 2, 7, 8, 1, 2, 5, 1, 2], {}, [7, 8]),  # too near the end of the prompt
-        # as often as the other one
-        ([9, 1, 2, 7, 8, 3, 1, 2, 5, 6, 3, 3, 1, 2], {"counts": True}, []),
-        # not the frequent one's
-        ([9, 1, 2, 7, 8, 1, 2, 7, 8, 1, 2, 5, 6, 3, 3, 1, 2], {"counts": True}, [5, 6]),
-        ([9, 1, 2, 7, 8, 1, 2, 7, 8, 3, 4, 1, 2], {"counts": True, "min_hits": 2}, []),
-    ],
-)
-def test_integer_examples(context, options, expected):
-    assert tokens(begin(made(**options), context), context) == expected
 
 
 class Server:

@@ -1,5 +1,5 @@
-"""llama.cpp's ngram-mod: integer examples of its table, when it takes a context in, and when it is
-emptied.
+"""llama.cpp's ngram-mod against the server's own loop: when its table takes a context in, and when
+it is emptied.
 """
 
 from __future__ import annotations
@@ -21,21 +21,6 @@ def made(**options) -> NgramMod:
 
 def draft(method, context):
     return list(draft_behind(method, context).tokens)
-
-
-@pytest.mark.parametrize(
-    ("context", "options", "expected"),
-    [
-        ([1, 2, 3, 4, 1, 2], {}, [3, 4, 1]),
-        ([1, 2, 3, 4, 1, 2], {"num_draft": 2}, [3, 4]),
-        ([1, 2, 3, 1, 2], {}, [3, 1]),  # behind 3 1 stands the last token, which is not entered
-        ([1, 2, 3, 1, 2], {"min_draft": 3}, []),
-        ([1, 2, 3, 5, 1, 2, 4, 5, 1, 2], {"num_draft": 1}, [4]),  # the latest, not the first
-        ([1, 2], {}, []),
-    ],
-)
-def test_integer_examples(context, options, expected):
-    assert draft(made(**options), context) == expected
 
 
 def test_the_table_outlives_a_request_until_it_is_reset():

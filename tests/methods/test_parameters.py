@@ -90,11 +90,9 @@ def test_a_parameter_names_itself_and_what_was_expected(make, options, words):
         (lambda: Hybrid({}), "members: none"),
         (lambda: SAM(**RECYCLED), "tree: not set with auxiliary=token_recycling"),
         (lambda: SAM(tree=[[2]]), "tree: set with auxiliary=none"),
-        (lambda: SAM(**RECYCLED, tree=[[2], [1]]), "level 1 lists 1 nodes; expected 2"),
         (lambda: TokenRecycling(k=3, tree=[[2], [1]]), "level 1 lists 1 nodes; expected 2"),
         (lambda: TokenRecycling(k=3, tree=[[9]]), "from 0 to 3"),
         (lambda: TokenRecycling(k=3, tree=[[0]]), "no node"),
-        (lambda: TokenRecycling(k=3, tree=[]), "no node"),
     ],
 )
 def test_a_tree_that_is_none_is_named(make, words):
@@ -112,11 +110,6 @@ def test_a_tree_that_is_none_is_named(make, words):
             r"up to 55 nodes; expected at most engine\.max_nodes=54.*=55",
         ),
         (NGrammys(k=25, w=14), 256, r"25, w=14: a draft has up to 350 nodes.*engine.max_nodes=256"),
-        (
-            OptTree("x", 300),
-            256,
-            r"^nodes=300: a draft has up to 300 nodes; expected at most engine\.max_nodes=256",
-        ),
         (Ouroboros("x"), 34, r"^gamma=12, level=7, endings=3: a draft has up to 35 nodes"),
         (
             SpecInfer("x", [20, 20]),

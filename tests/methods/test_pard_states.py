@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import CONTEXT, run
-from head_models import HOSTILE, damaged, near, watched
-from methods.pard import BIASES, DIMS, NAMES, SCALES, Pard, StateEmbedding, StatesLM, StatesRequest
+from head_models import damaged, watched
+from methods.pard import Pard, StateEmbedding, StatesLM, StatesRequest
 from methods.parts.draft_method import TargetTraits
 from specbench.decode.sampling import Sampling
 from specbench.models.load import locate, read_card
@@ -202,33 +202,6 @@ def test_settings_that_are_refused(tmp_path, changes, reason):
     )
     with pytest.raises(InputError, match=reason):
         Pard(folder).check(card)
-
-
-def test_a_draft_with_other_settings_is_refused_or_read_as_they_state(tmp_path):
-    card, own, wide, layers = bundled()
-    folder = saved(tmp_path / "a", fields(), {"target_proj.weight": torch.zeros(own, 2 * wide)})
-    plain, accepted = json.loads((tmp_path / "a" / "config.json").read_text()), 0
-    for name in (*SCALES, *DIMS, *BIASES, "pard2_target_layers", "pard2", "spd_type", *NAMES):
-        for value in (*HOSTILE, *near(plain.get(name))):
-            raw = {**plain, name: value}
-            (tmp_path / "a" / "config.json").write_text(json.dumps(raw))
-            method = Pard(folder)
-            try:
-                method.check(card)
-            except InputError:
-                continue
-            accepted += 1
-            assert method.mask == next(raw[each] for each in NAMES if type(raw.get(each)) is int)
-            if not raw["pard2"] and raw.get("spd_type") != "pard2":
-                assert method.layers == ()
-                continue
-            assert method.scale == next(
-                (raw[each] for each in SCALES if raw.get(each) is not None), 0.02
-            )
-            assert method.layers == tuple(
-                each % (layers + 1) for each in raw["pard2_target_layers"]
-            )
-    assert accepted
 
 
 def test_tensors_that_are_refused(tmp_path):

@@ -87,14 +87,6 @@ def test_a_shorter_match_is_taken_for_a_longer_copy():
     assert draft([*CLIMBING, 2], n_predicts=6).tokens == [5, 3, 1]  # alone it never climbs
 
 
-def test_the_match_and_the_budget_limit_a_copy():
-    """1 + int(alpha L) tokens with the root, n_predicts at most; so the nodes are int(alpha L)."""
-    text = list(range(1, 40))
-    for alpha, matched, nodes in ((4.0, 2, 8), (1.5, 3, 4), (0.5, 1, 0)):
-        assert len(draft([*text, *text[:matched]], alpha=alpha)) == nodes
-    assert len(draft([*text, 1, 2, 3], budget=5)) == 5
-
-
 def search(text: str, whole: str) -> tuple[int, int]:
     """(length, end of the first occurrence) of the longest suffix of ``whole`` that occurs in
     ``text``.
@@ -132,9 +124,6 @@ def test_static_examples_of_the_reference():
     found = draft([7, 1, 2], static=static)  # 1 + 4 * 2 nodes with the root
     assert found.tokens == [3, 0, 1, 2, 4, 3, 4, 0]
     assert found.parents == [-1, 0, 1, 2, -1, 3, 3, 4]
-    static = static_of([[1, 2, 9, 9]])
-    assert set(draft([1, 2, 5, 1, 2], static=static).source) == {DYNAMIC}  # both match 2 tokens
-    assert set(draft([8, 2, 5, 1, 2], static=static).source) == {STATIC}  # 1 and 2 tokens
     assert static_of([[1, 0], [2]], eos=0, ids=2).arrays.text.tolist() == [1, 0, 2, 0, 0, 1, 0]
     assert static_of([[1], [2]], eos=None).arrays.text.tolist() == [1, 2]
 
@@ -205,9 +194,7 @@ def test_a_file_keeps_the_automaton(tmp_path):
     ("name", "place", "value"),
     [
         ("targets", 0, 10**6),
-        ("states", (1, 0), 1),
         ("offsets", 1, 99),
-        ("states", (1, 2), -1),
         ("states", (0, 3), None),
     ],
 )

@@ -7,24 +7,22 @@ from __future__ import annotations
 import re
 import resource
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import hostile
 import pytest
 import stand_in
-import torch
 
 from methods.server import connection
 from methods.server.acceptance import DraftReport, reconcile
 from methods.server.method import ServerPeer
 from specbench.commands import run as run_command
-from specbench.decode.loop import Request, decode
-from specbench.measure.clock import Clock
 from specbench.models.facade import Target
-from specbench.models.replay import ServerEngine
 from specbench.records.store import read_run
 from specbench.types import CaseError, InputError
-from tests.methods.test_server import card
+from tests.methods.test_server import ask as asked
+from tests.methods.test_server import card, row_of, settings_of
 
 LIMIT, WAIT_S, MOST_S, MOST_BYTES = 24, 0.4, 20.0, 300 << 20  # a silent server waits for 30 s
 SERVES = {"status_500", "redirect", "missing"}  # at a path that a server need not have
@@ -42,20 +40,22 @@ CELLS += [
 ]
 
 
-def ask(url: str, dialect: str = "auto", wait_s: float = 60.0):
-    """All that a run asks of a server, with one measured request."""
-    method = ServerPeer(url, dialect, timeout_s=wait_s, longest_s=2 * wait_s)
+@contextmanager
+def bound(url: str, dialect: str = "auto", **limits: float):
+    """A method that is bound to a server, and closed at the end."""
+    method = ServerPeer(url, dialect, **limits)
     try:
         method.check(card())
         method.bind(Target(card(), None, 64, None))
-        return decode(
-            ServerEngine(card(), 64),
-            method,
-            Request([5, 6, 7], LIMIT, None, 0),
-            Clock(torch.device("cpu")),
-        )
+        yield method
     finally:
         method.close()
+
+
+def ask(url: str, dialect: str = "auto", wait_s: float = 60.0):
+    """All that a run asks of a server, with one measured request."""
+    with bound(url, dialect, timeout_s=wait_s, longest_s=2 * wait_s) as method:
+        return asked(method, [5, 6, 7], LIMIT)
 
 
 def peak_bytes() -> int:
@@ -123,28 +123,26 @@ def change(old: str, new: str, at: int = 1):
     return change_event
 
 
+ID = r'"token_ids": \[\d+'
 WRONG = [
     (
         "vllm",
-        r'"token_ids": \[\d+',
+        ID,
         '"token_ids": [229.7',
-        "choices.0.token_ids.0 is 229.7, which should be a valid int",
+        "choices.0.token_ids.0 is 229.7, which",
     ),
-    ("vllm", r'"token_ids": \[\d+', '"token_ids": [229.0', "token_ids.0 is 229.0"),
-    ("vllm", r'"token_ids": \[\d+', '"token_ids": [true', "token_ids.0 is True"),
-    ("vllm", r'"token_ids": \[\d+', '"token_ids": ["229"', "token_ids.0 is '229'"),
-    ("vllm", r'"token_ids": \[\d+', '"token_ids": [null', "token_ids.0 is None"),
+    ("vllm", ID, '"token_ids": [true', "token_ids.0 is True"),
     (
         "vllm",
-        r'"token_ids": \[\d+',
+        ID,
         '"token_ids": [-1',
-        "token_ids.0 is -1, which should be greater than or equal to 0",
+        "token_ids.0 is -1, which should be",
     ),
     (
         "vllm",
-        r'"token_ids": \[\d+',
+        ID,
         '"token_ids": [999999',
-        "token id 999999; expected an id below 2048.*model.tokenizer",
+        "999999; expected an id below 2048.*model.tokenizer",
     ),
     ("vllm", '"token_ids"', '"ids": [], "text": "x", "token"', "an answer of ids and of text"),
     (
@@ -153,12 +151,9 @@ WRONG = [
         '"finish_reason": "abort"',
         "is 'abort', which should be 'stop', 'length'",
     ),
-    ("vllm", '"finish_reason": "length"', '"finish_reason": 7', "choices.0.finish_reason is 7"),
     ("vllm", '{"choices": [', '{"choices": [{}, ', "choices .* at most 1 item"),
-    ("vllm", '{"choices": [', '{"choices": {}, "x": [', "choices is {}"),
     ("vllm", '{"choices"', '[7] {"choices"', "not JSON"),
     ("vllm", '"num_spec_steps": ', '"num_spec_steps": -', "num_spec_steps is -"),
-    ("vllm", '"num_draft_tokens": ', '"num_draft_tokens": 0.', "num_draft_tokens is 0."),
     (
         "vllm",
         '"acceptance_histogram": [',
@@ -171,8 +166,6 @@ WRONG = [
         '"avg_decoded_tokens_per_iter": -',
         "per_iter is -",
     ),
-    ("sglang", r'"output_ids": \[\d+', '"output_ids": [1.5', "output_ids.0 is 1.5"),
-    ("sglang", '{"type": "length"}', '"length"', "meta_info.finish_reason is 'length'"),
     ("sglang", '"length"', '"why"', "meta_info.finish_reason.type is 'why'"),
     (
         "sglang",
@@ -188,7 +181,6 @@ WRONG = [
     ),
     ("lmdeploy", '"output_ids": [', '"output_ids": "x", "x": [', "output_ids is 'x'"),
     ("llama_cpp", r'"tokens": \[\d+', '"tokens": [true', "tokens.0 is True"),
-    ("llama_cpp", '"stop": true', '"stop": "yes"', "stop is 'yes'"),
     ("llama_cpp", '"stop_type": "limit"', '"stop_type": "why"', "stop_type is 'why'"),
     ("llama_cpp", '"draft_n": ', '"draft_n": -', "timings.draft_n is -"),
     ("openai", '"text": "', '"text": 7, "x": "', "choices.0.text is 7"),
@@ -205,21 +197,13 @@ WRONG = [
 def test_a_field_of_another_type_or_out_of_bounds_is_an_error_that_names_it(
     dialect, old, new, message
 ):
-    with stand_in.serving(dialect, counts=dialect != "tensorrt_llm") as server:
-        method = ServerPeer(server.url, timeout_s=5.0)
-        try:
-            method.check(card())
-            method.bind(Target(card(), None, 64, None))
-            server.change = change(old, new)
-            with pytest.raises(CaseError, match=message):
-                decode(
-                    ServerEngine(card(), 64),
-                    method,
-                    Request([5, 6], LIMIT, None, 0),
-                    Clock(torch.device("cpu")),
-                )
-        finally:
-            method.close()
+    with (
+        stand_in.serving(dialect, counts=dialect != "tensorrt_llm") as server,
+        bound(server.url, timeout_s=5.0) as method,
+    ):
+        server.change = change(old, new)
+        with pytest.raises(CaseError, match=message):
+            asked(method, [5, 6], LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -238,40 +222,18 @@ def test_other_fields_are_ignored_and_those_that_are_read_may_be_null(dialect: s
         )
 
 
+POSITION = b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="%s"} 1' % (b"9" * 5000)
+
+
 @pytest.mark.parametrize(
     ("path", "text", "message"),
     [
-        ("/v1/models", b'{"data": {}}', "data is {}"),
         ("/v1/models", b'{"data": [{"id": 7}]}', "data.0.id is 7"),
-        ("/v1/models", b"<html>", "/v1/models: not JSON .*<html>"),
         ("/v1/models", b"[" * 5000, "/v1/models: not JSON"),
-        (
-            "/metrics",
-            b"vllm:spec_decode_num_drafts_total NaN",
-            "num_drafts_total NaN; expected a count",
-        ),
-        (
-            "/metrics",
-            b"vllm:spec_decode_num_drafts_total -1",
-            "num_drafts_total -1; expected a count",
-        ),
-        (
-            "/metrics",
-            b"vllm:spec_decode_num_drafts_total 1e400",
-            "num_drafts_total 1e400; expected a count",
-        ),
-        (
-            "/metrics",
-            b"vllm:spec_decode_num_drafts_total 1e+-",
-            "num_drafts_total 1e.-; expected a count",
-        ),
-        (
-            "/metrics",
-            b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="'
-            + b"9" * 5000
-            + b'"} 1',
-            "of a position below 4096",
-        ),
+        ("/metrics", b"vllm:spec_decode_num_drafts_total NaN", "total NaN; expected a count"),
+        ("/metrics", b"vllm:spec_decode_num_drafts_total -1", "total -1; expected a count"),
+        ("/metrics", b"vllm:spec_decode_num_drafts_total 1e+-", "total 1e.-; expected a count"),
+        ("/metrics", POSITION, "of a position below 4096"),
     ],
 )
 def test_a_page_with_a_wrong_figure_is_refused_before_the_run(path: str, text: bytes, message: str):
@@ -279,18 +241,10 @@ def test_a_page_with_a_wrong_figure_is_refused_before_the_run(path: str, text: b
         ask(server.url)
 
 
-@pytest.mark.parametrize(
-    "text", [b"<html>", b"[3]", b'{"tokens": [1.5]}', b'{"tokens": [{"id": 1}]}', b""]
-)
+@pytest.mark.parametrize("text", [b"<html>", b"[3]", b'{"tokens": [1.5]}', b""])
 def test_another_page_at_the_path_of_the_tokenizer_is_a_warning(text: bytes):
-    with hostile.serving("/tokenize", text) as server:
-        method = ServerPeer(server.url)
-        method.check(card())
-        method.bind(Target(card(), None, 64, None))
-        assert [
-            each for each in method.warnings if "/tokenize: " in each and "is not compared" in each
-        ]
-        method.close()
+    with hostile.serving("/tokenize", text) as server, bound(server.url) as method:
+        assert any("/tokenize: " in each for each in method.warnings)
 
 
 def test_a_key_that_no_header_may_have_is_refused(monkeypatch):
@@ -316,16 +270,7 @@ def test_one_servers_fault_ends_its_own_row_only(tmp_path):
         stand_in.serving("vllm") as good,
         hostile.serving("/v1/completions", "html") as bad,
     ):
-        rows = [f"method.vanilla.url={plain.url}", f"method.server.url={good.url}"]
-        rows += ["+method.bad={_target_: methods.server.method.ServerPeer, url: '" + bad.url + "'}"]
-        small = [
-            "suite.ids=[1,2]",
-            "decode.max_new_tokens=24",
-            "report.plots=false",
-            "measure.control=false",
-        ]
-        small += ["measure.warmup=0", f"hydra.run.dir={tmp_path}"]
-        run_command.main(["model=server", "model.tokenizer=bundled:tiny", *rows, *small])
+        run_command.main(settings_of(tmp_path, plain, good, row_of("bad", bad), "suite.ids=[1,2]"))
     found = [(record.method, record.status) for record in read_run(tmp_path).records]
     assert sorted(set(found)) == [("bad", "error"), ("server", "ok"), ("vanilla", "ok")]
     assert all(
@@ -333,11 +278,7 @@ def test_one_servers_fault_ends_its_own_row_only(tmp_path):
     )
 
 
-def test_a_baseline_that_gives_no_scores_leaves_other_rows_as_they_are(monkeypatch):
-    with stand_in.serving() as server:
-        method = ServerPeer(server.url)
-        method.check(card())
-        method.bind(Target(card(), None, 64, None))
+def test_a_baseline_that_gives_no_scores_leaves_other_rows_as_they_are():
+    with stand_in.serving() as server, bound(server.url) as method:
         server.fault = "error_500"
         assert method.gap([5, 6], 40, 41) is None
-        method.close()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from draft_models import begin, draft_behind
-from methods.parts.suffix_array import END, SuffixArray
+from methods.parts.suffix_array import SuffixArray
 from methods.ssd import CACHE, RANDOM, Spacelike
 from specbench.types import Prefill
 
@@ -45,14 +43,6 @@ def test_integer_examples(context, wanted, matched):
     assert drafter.stats().get("query_tokens", 0) == matched
 
 
-def test_a_vote_on_prefixes_is_not_split():
-    requests = [[1, 2, 5, 6], [1, 2, 5, 7], [1, 2, 9, 9], [1, 2, 9, 9], [1, 2, 5, 8]]
-    assert list(draft(serve(Spacelike(draft_length=2), requests), [1, 2]).tokens) == [9, 9]
-    prefix = draft(serve(Spacelike(draft_length=2, vote="prefix"), requests), [1, 2])
-    assert list(prefix.tokens) == [5, 8]  # of three ways on, the most recent
-    assert prefix.score == pytest.approx([3 / 5, 1 / 3])
-
-
 def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
     """Of a thousand matches ten vote; the first ten in sorted order are all followed by 3."""
     method = serve(Spacelike(max_matches=10), [[1, 3]] * 100 + [[1, 8]] * 900)
@@ -67,33 +57,7 @@ def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
     assert len(draft(serve(Spacelike()), [7])) == 0
 
 
-@given(
-    st.integers(2, 12), st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), max_size=8)
-)
-def test_the_buffer_keeps_the_last_tokens_in_their_order(capacity, requests):
-    method, wanted = Spacelike(buffer_tokens=capacity, rebuild_every=1000), []
-    for tokens in requests:
-        serve(method, [tokens])
-        wanted = [*wanted, *tokens, END][-capacity:]
-        assert method.tokens.tolist() == wanted
-        assert method.state_bytes() == 4 * len(wanted)
-
-
-def stats(method) -> dict[str, float]:
-    return method.begin([1], Prefill(2), 0).stats()
-
-
-def test_inline_is_rebuilt_every_so_many_requests_and_a_request_keeps_its_array():
-    method = Spacelike(rebuild_every=2)
-    seen = []
-    for context in REQUESTS:
-        serve(method, [context])
-        figures = stats(method)
-        seen.append(
-            (figures["cached_tokens"], figures["indexed_tokens"], figures["stale_requests"])
-        )
-    assert seen == [(5, 0, 1), (10, 10, 0), (15, 10, 1)]
-    assert method.state_bytes() == 4 * 15 + 8 * 10
+def test_a_request_keeps_its_array():
     method = serve(Spacelike(), [[1, 2, 3]])
     running = method.begin([1], Prefill(2), 0)
     serve(method, [[1, 2, 9]] * 2)
@@ -112,38 +76,6 @@ def test_reset_empties_everything():
     serve(method, [[5, 6]])
     assert list(draft(method, [5]).tokens) == [6]
     method.close()
-
-
-@pytest.mark.parametrize("every", [1, 2])
-def test_background_lags_by_one_build_whatever_the_clock_says(every, monkeypatch):
-    """The array in use is always the one of the build before the last: slow or fast, drafts are the
-    same.
-    """
-    contexts = [[1, 2, number] for number in range(10, 20)]
-    inline, background = (
-        Spacelike(rebuild_every=every),
-        Spacelike(rebuild_every=every, rebuild="background"),
-    )
-    slow = Spacelike(rebuild_every=every, rebuild="background")
-    arrays = [inline.array]
-    build = SuffixArray.build
-    for context in contexts:
-        serve(inline, [context])
-        if inline.array is not arrays[-1]:
-            arrays.append(inline.array)
-        serve(background, [context])
-        monkeypatch.setattr(
-            SuffixArray, "build", lambda tokens: threading.Event().wait(0.02) or build(tokens)
-        )
-        serve(slow, [context])
-        monkeypatch.undo()
-        wanted = arrays[-2] if len(arrays) > 1 else arrays[-1]
-        assert (
-            background.array.tokens.tolist() == slow.array.tokens.tolist() == wanted.tokens.tolist()
-        )
-    assert stats(background)["stale_requests"] == every
-    background.close()
-    slow.close()
 
 
 def test_background_builds_in_another_thread_while_requests_go_on(monkeypatch):

@@ -18,8 +18,6 @@ from methods.suffix_decoding import (
     SuffixDecoding,
     SuffixTree,
     Text,
-    _fewest,
-    _sort,
 )
 from methods.suffix_decoding import choose as compiled
 from specbench.types import Prefill
@@ -50,19 +48,9 @@ def probs(found: Listed) -> list[Fraction]:
     return [Fraction(count, found.taken) for count in found.counts]
 
 
-def likeliest(
-    texts,
-    context,
-    factor=1.0,
-    shape="path",
-    nodes=16,
-    offset=0.0,
-    least=0.1,
-    depth=64,
-    ties="recent",
-):
-    limits = Limits(nodes, factor, offset, least, depth, shape == "tree")
-    return choose(tree_of(texts, depth, ties), Text(), context, limits)
+def likeliest(texts, context, factor=1.0, shape="path", ties="recent"):
+    limits = Limits(16, factor, 0.0, 0.1, 64, shape == "tree")
+    return choose(tree_of(texts, ties=ties), Text(), context, limits)
 
 
 def choose(tree: SuffixTree, text: Text, context: list[int], limits: Limits) -> Listed:
@@ -105,14 +93,6 @@ def test_equals_have_the_references_order_or_the_most_recent_comes_first(text, r
         assert likeliest([text], [0, 1], ties=ties).tokens == [wanted]
 
 
-@pytest.mark.parametrize("of", [1, 30, 100, 999])
-def test_the_fewest_occurrences_are_those_that_divide_to_the_least(of):
-    assert _fewest(of, 0.0) == 1
-    for count in range(1, of):
-        assert _fewest(of, count / of) == count
-        assert _fewest(of, np.nextafter(count / of, 1)) == count + 1
-
-
 def test_a_tree_built_anew_knows_what_occurred_last():
     """The older text saw 1 after the newer one saw 3."""
     tree, older, newer = SuffixTree(8, 1), Text(), Text()
@@ -129,22 +109,15 @@ def test_a_tree_built_anew_knows_what_occurred_last():
 
 
 class _Trie:
-    """Every string of up to ``depth`` tokens and when it ended in which text; counted and timed by
-    these.
-
-    siblings: string -> its children in ArcticInference's order, moved by one count at a time.
+    """Every string of up to ``depth`` tokens with its children in ArcticInference's order, which
+    move by one count at a time.
     """
 
-    def __init__(self, depth, ties="recent"):
-        self.depth, self.ties, self.ends, self.past, self.clock = depth, ties, {}, {}, 0
-        self.siblings, self.grown = {}, []
+    def __init__(self, depth):
+        self.depth, self.siblings, self.grown = depth, {}, []
 
     def add(self, number, text, new):
-        for token in new:
-            text.append(token)
-            self.clock += 1
-            for length in range(1, min(self.depth, len(text)) + 1):
-                self.ends.setdefault(tuple(text[-length:]), []).append((self.clock, number))
+        text.extend(new)
         self.grown.append((number, new))
         self.count(text, len(text) - len(new), 1)
 
@@ -171,37 +144,13 @@ class _Trie:
 
     def remove(self, number, anew):
         """anew: that the tree forgets, too, when what was removed stood there."""
-        for string, ends in self.ends.items():
-            self.past[string] = max(
-                [0 if anew else self.past.get(string, 0), *(0 if anew else end for end, _ in ends)]
-            )
-            ends[:] = [end for end in ends if end[1] != number]
-        texts = {
-            each: [token for other, new in self.grown if other == each for token in new]
-            for each, _ in self.grown
-        }
-        self.count(texts[number], 0, -1)
+        gone = [token for other, new in self.grown if other == number for token in new]
+        self.count(gone, 0, -1)
         self.grown = [each for each in self.grown if each[0] != number]
         if anew:
-            self.siblings, stored = {}, {}
-            for each, new in self.grown:
-                text = stored.setdefault(each, [])
-                text.extend(new)
-                self.count(text, len(text) - len(new), 1)
-
-    @property
-    def counts(self):
-        return {string: len(ends) for string, ends in self.ends.items()}
-
-    def seen(self, string):
-        return max([self.past.get(string, 0), *(end for end, _ in self.ends[string])])
-
-    def children(self, string):
-        """The most frequent first, of equals the one that occurred last or the first sibling."""
-        if self.ties == "reference":
-            return list(self.siblings.get(string, {}))
-        found = [other for other, ends in self.ends.items() if ends and other[:-1] == string]
-        return sorted(found, key=lambda other: (-len(self.ends[other]), -self.seen(other)))
+            kept, self.grown, self.siblings, stored = self.grown, [], {}, {}
+            for each, new in kept:
+                self.add(each, stored.setdefault(each, []), new)
 
 
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=8)
@@ -212,9 +161,12 @@ events = st.lists(
 )
 
 
-def play(depth, happened, ties):
-    """A tree and the trie after texts 0 to 2 grew in turn or were removed (None)."""
-    tree, trie, texts, stored = SuffixTree(depth, 1, ties), _Trie(depth, ties), {}, {}
+@given(st.integers(2, 6), events)
+def test_counts_and_their_order_equal_a_trie(depth, happened):
+    """After texts 0 to 2 grew in turn or were removed (None); the order of equals that is our own
+    is the twin's.
+    """
+    tree, trie, texts, stored = SuffixTree(depth, 1, "reference"), _Trie(depth), {}, {}
     for number, new in happened:
         if new is not None:
             tree.extend(texts.setdefault(number, Text()), new)
@@ -223,36 +175,19 @@ def play(depth, happened, ties):
             tree.remove(texts.pop(number))
             trie.remove(number, tree._gone == 0)
             del stored[number]
-    return tree, trie
-
-
-ties = st.sampled_from(["recent", "reference"])
-
-
-@given(st.integers(2, 6), events, ties)
-def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
-    tree, trie = play(depth, happened, ties)
     arrays = tree._arrays
-    for string, count in trie.counts.items():
+    for string, children in trie.siblings.items():
+        if not string or not children:  # nothing is drafted from the root
+            continue
         state = 0
         for token in string:
-            edge = find(arrays, state, token)
-            state = int(arrays.edges[edge]["target"]) if edge >= 0 and state >= 0 else -1
-        assert (int(arrays.states[state]["count"]) if state >= 0 else 0) == count
-        if len(string) == depth or not count:
-            continue
-        listed, edge, previous = [], int(arrays.states[state]["head"]), -1
+            state = int(arrays.edges[find(arrays, state, token)]["target"])
+        listed, edge = {}, int(arrays.states[state]["head"])
         while edge >= 0:
-            group = int(arrays.edges[edge]["group"])
-            if arrays.edges[group]["mixed"]:
-                _sort(arrays.states, arrays.edges, group)
-                edge = int(arrays.edges[group]["front"])
-            assert arrays.edges[edge]["previous"] == previous
-            if arrays.states[arrays.edges[edge]["target"]]["count"]:
-                listed.append(int(arrays.edges[edge]["token"]))
-            previous, edge = edge, int(arrays.edges[edge]["next"])
-        assert arrays.states[state]["tail"] == previous
-        assert listed == [child[-1] for child in trie.children(string)]
+            if count := int(arrays.states[arrays.edges[edge]["target"]]["count"]):
+                listed[*string, int(arrays.edges[edge]["token"])] = count
+            edge = int(arrays.edges[edge]["next"])
+        assert list(listed.items()) == list(children.items())
 
 
 def test_memory_budget_and_length():

@@ -32,7 +32,7 @@ from specbench.models.fast.batch import FastBatch, PackedFrame
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import Buckets
 from specbench.models.fast.host.forward import CompiledForward
-from specbench.models.replay import ReplayEngine, TimedEager, TimedFast
+from specbench.models.replay import TimedEager, TimedFast
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.types import CaseError, Draft, Needs, Step
 
@@ -391,25 +391,6 @@ def test_requests_are_timed_along_a_record_each(model, timed, dtype):
     assert [batch.prefill(handle).token for handle in handles] == [7, 12]
     batch.forward(handles, [Draft([3, 8, 9], [-1, -1, 1]), Draft.chain([13, 2])])
     assert [step.emitted for step in batch.settle()] == [(8, 9, 9), (13, 14)]
-
-
-def test_replays_are_opened_one_for_each_answer():
-    engine, answers = ReplayEngine(frozenset(), NODES), {(5, 6): [7, 8, 9, 10], (11,): [12, 13, 14]}
-    batch, out = engine.batch(2, 0), []
-    for prompt, answer in answers.items():
-        engine.load(prompt, answer)
-        (handle,) = opened(batch, [prompt], limit=4)
-        assert len(prompt) == 1 or batch.prefill(handle, 1) is None
-        out.append((handle, [batch.prefill(handle).token]))
-    drafts = [Draft.chain([8, 9]), Draft.chain([1] * 25)]
-    batch.forward([handle for handle, _ in out], drafts)
-    step, refused = batch.settle()
-    assert (step.emitted, step.done, batch.fed, batch.free) == ((8, 9, 10), True, 3, 0)
-    assert isinstance(refused, CaseError)
-    batch.close(out[0][0])
-    batch.forward([out[1][0]], [Draft.chain([13])])
-    assert batch.settle()[0].emitted == (13, 14)
-    assert batch.free == 1
 
 
 @pytest.mark.exhaustive

@@ -50,9 +50,9 @@ class Gpu:
     def choose(self, kind="auto", options=AUTO, device="cuda:0"):
         config = self.model.config
         card = ModelCard("m", "m", config, None, 256, frozenset(), "float16", device)
-        engine, reason, note = choose.make_engine(kind, self.model, card, 20, "sdpa", options)
+        self.engine, reason, note = choose.make_engine(kind, self.model, card, 20, "sdpa", options)
         assert reason is None
-        return engine.attention, note
+        return self.engine.attention, note
 
 
 @pytest.fixture
@@ -68,6 +68,8 @@ def gpu(monkeypatch, tmp_path):
 
 def test_kernels_that_pass_on_the_shapes_of_the_model_are_taken(gpu):
     assert gpu.choose() == ("fused", None)
+    assert gpu.engine.records_batches
+    assert gpu.engine.describe_forward() == "operations of torch and attention=fused"
     [cases] = gpu.checks
     assert {type(case) for case in cases} == {
         judge.AttentionCase,
@@ -82,14 +84,6 @@ def test_kernels_that_pass_on_the_shapes_of_the_model_are_taken(gpu):
     assert {(case.window, case.width) for case in attending} == {(12, 1), (12, 8)}
     assert {(case.hidden, case.inner) for case in cases if case not in attending} == {(64, 128)}
     assert min(case.pasts for case in attending) == (0,)
-
-
-def test_the_chosen_engine_records_batches_and_names_its_attention(gpu):
-    config = gpu.model.config
-    card = ModelCard("m", "m", config, None, 256, frozenset(), "float16", "cuda")
-    engine, _, _ = choose.make_engine("fast", gpu.model, card, 20, "sdpa", AUTO)
-    assert engine.records_batches
-    assert engine.describe_forward() == "operations of torch and attention=fused"
 
 
 def test_a_fault_leaves_sdpa_with_the_reason(gpu):

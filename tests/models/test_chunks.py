@@ -61,26 +61,6 @@ def draft(engine, prompt):
     return runner.run(runner.new_cache(), prompt, range(len(prompt)), None, 1)
 
 
-def test_masks_have_few_cells_and_places_are_whole(monkeypatch):
-    """A chunk is shorter the more tokens come before it; without that its mask would grow with the
-    prompt.
-    """
-    monkeypatch.setattr(tree, "CHUNK", 64)
-    monkeypatch.setattr(tree, "CELLS", 64 * 256)
-    monkeypatch.setattr(tree, "LEAST", 4)
-    for start, end in ((0, 1), (0, 64), (0, 1000), (300, 1000), (5, 5)):
-        parts = tree.list_masked_chunks(end, start)
-        assert [place for part in parts for place in range(part.start, part.stop)] == list(
-            range(start, end)
-        )
-        assert all((part.stop - part.start) * part.stop <= 64 * 256 for part in parts)
-    assert [part.stop - part.start for part in tree.list_masked_chunks(256)] == [64] * 4
-    assert max(part.stop - part.start for part in tree.list_masked_chunks(2**14)[-9:]) == 4
-    assert (
-        max(part.stop * (part.stop - part.start) for part in tree.list_chunks(1000)) > 2 * 64 * 256
-    )
-
-
 CALLS = (read_alone, judge, read_in_batch)
 PLACES = [
     (kind, family)

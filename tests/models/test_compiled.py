@@ -29,10 +29,9 @@ from builders.engines import COUNT, assert_greedy, decode_script, fast_engine, s
 from builders.models import BASE, EVERY_FAMILY, SHAPES, VOCAB, build
 from specbench.models import transfer
 from specbench.models.fast.engine import FastEngine
-from specbench.models.fast.frame import accept
+from specbench.models.fast.frame import accept, read_outcome
 from specbench.models.fast.host import kernels
-from specbench.models.fast.host.vectors import exponential
-from specbench.types import Draft, Needs
+from specbench.types import CaseError, Draft, Needs
 
 ROOT = Path(__file__).parents[2]
 NEEDS = Needs(hidden=(0, 1, 2), node_topk=3)
@@ -118,7 +117,7 @@ def trees(draw) -> Draft:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize("family", ["llama", "qwen2-mixed"])
+@pytest.mark.parametrize("family", ["llama", "qwen2-mixed", "llama-80"])
 @settings(max_examples=15)
 @given(draft=trees(), length=st.integers(1, 40))
 def test_a_row_has_the_same_bits_as_decoded_alone(family, name, draft, length):
@@ -148,23 +147,16 @@ def test_it_accepts_what_torch_accepts(name, draft, data):
     for way in (accept, engine.compiled.accept):
         with torch.inference_mode():
             engine.cache.whole.copy_(before)
-            found.append(
-                (
-                    torch.as_tensor(way(logits, frame, engine.cache, moved)),
-                    engine.cache.whole.clone(),
-                )
-            )
+            outcome = torch.as_tensor(way(logits, frame, engine.cache, moved)).tolist()
+        try:
+            read = read_outcome(outcome, moved, TYPES[name])
+        except CaseError:
+            read = None
+        kept = 4 + len(read[0] if read else ())
+        found.append((read, engine.cache.whole[:, :, :kept].clone()))
     (theirs, moved_by_torch), (ours, moved_by_us) = found
-    depth = 0 if math.isnan(theirs[2]) else int(theirs[0])
-    assert math.isnan(theirs[2]) == math.isnan(ours[2])
-    if not math.isnan(theirs[2]):
-        assert torch.equal(ours[:2], theirs[:2])
-        kept = slice(3 + (0 if moved else 1), 3 + (0 if moved else 1) + depth)
-        assert torch.equal(ours[kept], theirs[kept])
-        assert not moved or torch.equal(
-            ours[3 + moved : 3 + moved + depth], theirs[3 + moved : 3 + moved + depth]
-        )
-        assert torch.equal(moved_by_us[:, :, : 4 + depth], moved_by_torch[:, :, : 4 + depth])
+    assert ours == theirs
+    assert torch.equal(moved_by_us, moved_by_torch)
 
 
 def test_torchs_forward_has_other_bits():
@@ -209,54 +201,6 @@ def test_leaving_accepted_nodes_where_they_were_drafted_is_caught(monkeypatch):
     )
     with pytest.raises(AssertionError):
         assert_greedy(engine, model, [5, 6], COUNT)
-
-
-def test_weights_are_read_in_place():
-    model = build("llama")
-    engine = fast_engine(model)
-    assert all(layer.gate_up.packed is None for layer in engine.compact.layers)
-    first = started(engine, [5, 6])
-    first.forward(Draft())
-    before = first.request.logits.clone()
-    model.lm_head.weight.data.mul_(2)
-    started(engine, [5, 6]).forward(Draft())
-    assert relative(engine.request.logits, 2 * before) < 1e-5
-
-
-@pytest.mark.parametrize("stored", [np.float32, np.int16])
-# numbers: one tile, whole tiles of any number of rows, and both
-@pytest.mark.parametrize("size", [16, 64, 80])
-def test_rows_of_shares_mix_the_same_bits_in_any_number(size, stored):
-    random = np.random.default_rng(size)
-    shares, wide = (
-        random.random((7, 40), np.float32),
-        random.standard_normal((40, size), np.float32),
-    )
-    values = wide if stored == np.float32 else (wide.view(np.uint32) >> 16).astype(np.int16)
-    wide = wide if stored == np.float32 else (wide.view(np.uint32) & 0xFFFF0000).view(np.float32)
-
-    def mix(first: int, end: int) -> np.ndarray:
-        out, given = (
-            np.ones((end - first, size), np.float32),
-            np.ascontiguousarray(shares[first:end]),
-        )
-        kernels.mix(
-            given.ctypes.data,
-            40,
-            values.ctypes.data,
-            values,
-            3,
-            40,
-            out.ctypes.data,
-            end - first,
-            size,
-        )
-        return out
-
-    alone = np.concatenate([mix(row, row + 1) for row in range(len(shares))])
-    assert np.allclose(alone, 1 + shares[:, 3:].astype(float) @ wide[3:], rtol=1e-4, atol=1e-4)
-    for count in range(2, len(shares) + 1):
-        assert np.array_equal(mix(0, count), alone[:count])
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -414,10 +358,3 @@ def test_it_is_of_what_numba_compiles_for(monkeypatch):
     assert done.stdout.split() == ["8", "False"]
     monkeypatch.setattr(kernels, "forward", kernels.forward.py_func)
     assert "numba compiles nothing" in fast_engine(build("llama")).uncompiled
-
-
-@given(st.lists(st.floats(-87, 88, width=32), min_size=1, max_size=50))
-def test_the_exponential_is_single_precise(numbers):
-    for number in numbers:
-        assert exponential(np.float32(number)) == pytest.approx(math.exp(number), rel=3e-7)
-    assert exponential(np.float32(-1e30)) < 1e-37

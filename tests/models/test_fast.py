@@ -90,12 +90,7 @@ def any_draft(rng: random.Random, right: list[int]) -> Draft:
         line = len(tokens) - 1
     passenger = [rng.random() < 0.2 for _ in tokens] if rng.random() < 0.3 else None
     if rng.random() < 0.3:
-        return Draft(
-            torch.tensor(tokens, dtype=torch.long),
-            torch.tensor(parents, dtype=torch.long),
-            None,
-            passenger,
-        )
+        tokens, parents = (torch.tensor(each, dtype=torch.long) for each in (tokens, parents))
     return Draft(tokens, parents, None, passenger)
 
 
@@ -157,7 +152,9 @@ def test_the_models_own_weights_serve_all_without_a_second_copy():
     shared = layer.self_attn.q_proj.weight.untyped_storage().data_ptr()
     assert shared == layer.self_attn.v_proj.weight.untyped_storage().data_ptr()
     assert shared == engine.compact.layers[0].qkv.weight.untyped_storage().data_ptr()
-    assert shared == fast_engine(model).compact.layers[0].qkv.weight.untyped_storage().data_ptr()
+    (first, *_) = fast_engine(model).compact.layers
+    assert shared == first.qkv.weight.untyped_storage().data_ptr()
+    assert first.gate_up.packed is None
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(model(ids).logits, twin(ids).logits)
     check_engine(engine, model)
@@ -174,7 +171,6 @@ TIED = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
 @pytest.mark.parametrize(
     ("family", "extra"),
     [
-        ("llama", rotated({"rope_type": "linear", "factor": 2.0})),
         (
             "llama",
             rotated(
@@ -194,7 +190,6 @@ TIED = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
         ("llama", TIED),
         ("qwen2", {"hidden_size": 112, "num_attention_heads": 14}),
         ("phi3", {"hidden_size": 96, "num_key_value_heads": 4, "sliding_window": 2047}),
-        ("llama", WINDOW),
         ("llama", {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
         ("mistral", {**WINDOW, "layer_types": ["full_attention", "sliding_attention"]}),
         ("phi3", {**WINDOW, "layer_types": ["full_attention", "sliding_attention"]}),
@@ -214,19 +209,6 @@ def test_a_configuration_means_what_it_means_to_the_library(family, extra, monke
         fast_engine(model, compiled=False, pack=False),
     ):
         assert_greedy(engine, model, prompt, 12)
-
-
-def test_the_models_own_weights_serve_both_without_a_second_copy():
-    """Unpacked, the library's q, k and v are views of one matrix; its forward is as before."""
-    model, twin = build("llama"), build("llama")
-    engine = fast_engine(model, compiled=False, pack=False)
-    layer = model.model.layers[0]
-    shared = layer.self_attn.q_proj.weight.untyped_storage().data_ptr()
-    assert shared == layer.self_attn.v_proj.weight.untyped_storage().data_ptr()
-    assert shared == engine.compact.layers[0].qkv.weight.untyped_storage().data_ptr()
-    ids = torch.tensor([[5, 6, 7]])
-    assert torch.equal(model(ids).logits, twin(ids).logits)
-    check_engine(engine, model)
 
 
 @pytest.mark.skipif(
@@ -257,12 +239,10 @@ def test_an_engine_of_few_nodes_is_checked_too(nodes):
 
 
 @pytest.mark.parametrize("buckets", BUCKETS)
-@pytest.mark.parametrize(
-    "draft", [Draft.chain([9, 9]), Draft([9, 9], [-1, -1])], ids=["chain", "tree"]
-)
+@pytest.mark.parametrize("parents", [[-1, 0], [-1, -1]], ids=["chain", "tree"])
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(
-    buckets, draft, broken
+    buckets, parents, broken
 ):
     """Buckets read slots that nobody holds, and NaN stays NaN however it is masked."""
     model = build("llama")
@@ -270,7 +250,7 @@ def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(
     kept = engine.compact.embedding[9].clone()
     engine.compact.embedding[9] = broken
     with pytest.raises(CaseError, match="NaN or infinite"):
-        take_step(engine, draft)
+        take_step(engine, Draft([9, 9], parents))
     engine.compact.embedding[9] = kept
     assert_greedy(engine, model, [5, 6], COUNT)
 
@@ -452,13 +432,6 @@ def attention_beyond_what_is_seen(shape: ModelShape, fed: int) -> float:
     them.
     """
     return 4.0 * fed * (fed / 2) * shape.layers * shape.heads * shape.head_dim
-
-
-def test_parents_that_are_a_range_but_no_chain_are_refused():
-    engine = fast_engine(build("llama"))
-    engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
-    with pytest.raises(CaseError, match="parent of node 0"):
-        engine.forward(Draft([5, 6, 7], range(3)))
 
 
 def test_buffers_never_move():

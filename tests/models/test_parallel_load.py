@@ -21,7 +21,6 @@ from specbench.models.tensor_parallel.team import PACKET, Op, Team
 from specbench.types import InputError
 
 PLAIN = {"revision": None, "safetensors": True, "seed": 0}
-NAMES = ["llama-mha", "qwen2", "phi3", "qwen3"]
 
 
 def shares(card, ranks, **options):
@@ -30,28 +29,6 @@ def shares(card, ranks, **options):
 
 def weights(model) -> dict:
     return {name: each.clone() for name, each in model.named_parameters()}
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("family", NAMES)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_shares_add_up(family, ranks):
-    """A split weight's parts are all of it; rank 0 has the whole of what is not split."""
-    model = build(family, torch.float64)
-    if model.config.num_key_value_heads % ranks:
-        pytest.skip("its key heads do not divide")
-    found = [weights(each) for each in shares(card_of(model), ranks)]
-    for name, whole in weights(model).items():
-        parts = [each[name] for each in found if name in each]
-        if "o_proj" in name or "down_proj" in name:
-            assert torch.equal(torch.cat(parts, 1), whole), name
-        elif "qkv_proj" in name or "gate_up_proj" in name:
-            assert torch.equal(torch.cat(parts).sort(0).values, whole.sort(0).values), name
-            assert len({len(part) for part in parts}) == 1
-        elif name.endswith(("_proj.weight", "_proj.bias")):
-            assert torch.equal(torch.cat(parts), whole), name
-        else:
-            assert torch.equal(parts[0], whole), name
 
 
 @pytest.mark.matrix
@@ -65,11 +42,9 @@ def test_from_files_as_from_memory(files, tied, tmp_path, monkeypatch):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     if files == "torch":
         model.config.save_pretrained(tmp_path)
-        state = {
-            name: each
-            for name, each in model.state_dict().items()
-            if not (tied and name == "lm_head.weight")
-        }
+        state = model.state_dict()
+        if tied:
+            del state["lm_head.weight"]
         torch.save(state, tmp_path / "pytorch_model.bin")
     else:
         model.save_pretrained(tmp_path, max_shard_size="5GB" if files == "one" else "100KB")
@@ -92,15 +67,6 @@ def test_from_files_as_from_memory(files, tied, tmp_path, monkeypatch):
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in found)
     assert max(taken) <= max(each.nbytes for each in memory[0].values())
-    layers = sum(
-        each.nbytes
-        for name, each in weights(model).items()
-        if ".layers." in name and "norm" not in name
-    )
-    nbytes = sum(
-        each.nbytes for name, each in memory[1].items() if ".layers." in name and "norm" not in name
-    )
-    assert nbytes == layers // 2
 
 
 def test_a_file_without_a_weight_is_named(tmp_path):

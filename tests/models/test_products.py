@@ -20,7 +20,7 @@ from builders.engines import assert_greedy
 from builders.models import build
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
-from specbench.models.fast.operations import Linear, Norm, SmallOps, Unscaled
+from specbench.models.fast.operations import Linear, Norm, Unscaled
 
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="pip install '.[triton]'")
 products = pytest.importorskip(
@@ -149,40 +149,6 @@ def test_a_row_has_the_same_bits_in_any_company(dtype, splits, single, monkeypat
     assert torch.equal(few, gated[3:5])
     assert torch.equal(product(rows), Linear.__call__(product, rows))
     assert not product.takes(rows)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", ERROR, ids=["f32", "f16", "bf16"])
-@pytest.mark.parametrize(("heads", "key_heads", "size", "block", "splits", "bias"), [
-    pytest.param(4, 4, 128, "broad", 1, False, marks=EXHAUSTIVE),  # Llama 2 7B has 32 and 32
-    (4, 1, 128, "broad", 2, False),  # Llama 3 8B: 32 and 8
-    pytest.param(7, 1, 128, "narrow", 1, True, marks=EXHAUSTIVE),  # Qwen2.5 7B: 28 and 4
-    (4, 4, 96, "broad", 1, False),  # Phi-3 mini: 32 and 32
-    pytest.param(2, 1, 80, "narrow", 2, False, marks=EXHAUSTIVE),
-    (7, 1, 64, "small", 4, True),  # Qwen2.5 0.5B: 14 and 2
-    (1, 1, 18, "small", 1, False),
-])  # fmt: skip
-def test_rotation_and_writing(heads, key_heads, size, block, splits, bias, dtype, single):
-    """The heads of real models; no other slot is written."""
-    count, inputs = 5, 160
-    product = make((heads + 2 * key_heads) * size, inputs, dtype, block, splits, bias)
-    rows = draw(count, inputs).to(dtype)
-    tables = draw(50, size).cos(), draw(50, size).sin()
-    places, at = torch.tensor([4, 9, 4, 0, 49]), torch.tensor([7, 2, 3, 9, 1])
-    norm = Norm(draw(inputs, seed=6).abs().to(dtype), 1e-5)
-    fed = Unscaled(rows, leave_squares(rows, 5), norm)
-    truth = SmallOps(*(each.double() for each in tables), heads, key_heads)
-    ops = SmallOps(*(each.to(dtype) for each in tables), heads, key_heads)
-    want_slots = torch.full((2 * key_heads, 11, size), 5.0, dtype=torch.float64)
-    slots = want_slots.to(dtype)
-    projected = in_double(product, norm_in_double(rows, norm)).view(count, -1, size)
-    want = truth.make_rotation(places)(projected, want_slots, at)
-    assert error(product.rotate(fed, ops, places, slots, at), want) < ERROR[dtype]
-    assert error(slots[:, at], want_slots[:, at]) < ERROR[dtype]
-    assert (slots[:, [0, 4, 5, 6, 8, 10]] == 5).all()
-    assert error(product.rotate(fed, ops, places.roll(1), slots, at.roll(1)), want) > 0.1
-    # values, which no position rotates
-    assert error(slots[key_heads:, at], want_slots[key_heads:, at]) > 0.1
 
 
 def errors_of(change) -> float:

@@ -10,7 +10,6 @@ import torch
 from builders.engines import COUNT, PROMPTS, Scripted, decode_one, eager_engine
 from builders.models import VOCAB, build, plain_greedy
 from specbench.models.eager.cache import RowCopies
-from specbench.models.tree import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 
 FAMILIES = (
@@ -79,21 +78,6 @@ def scripts(truth) -> dict:
 
 def run(engine, script, prompt, needs=BATCH, **options):
     return decode_one(engine, ScriptedRows(script, needs), prompt, **options)
-
-
-def test_layout_of_an_integer_example():
-    batch = RowBatch.of([-1, 0, -1, -1, 3], [1, 2, 1, 1, 2])
-    assert (batch.starts, batch.width, len(batch)) == ((0, 2, 3), 2, 3)
-    assert batch.lay_out(torch.tensor([9, 1, 2, 3, 4, 5])).tolist() == [
-        [9, 1, 2],
-        [9, 3, 9],
-        [9, 4, 5],
-    ]
-    flat = torch.arange(9).reshape(3, 3, 1)
-    assert batch.collect(flat)[:, 0].tolist() == [0, 1, 2, 4, 7, 8]
-    assert [batch.row_of(path) for path in ([], [0, 1], [2], [3])] == [0, 0, 1, 2]
-    assert RowBatch.of([-1, 0], [1, 2]) is None
-    assert RowBatch.of([], []) is None
 
 
 @pytest.mark.matrix

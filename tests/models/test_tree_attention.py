@@ -150,8 +150,8 @@ def test_flex_attention_is_compiled_once_for_all_lengths():
         assert counter.frame_count == count
 
 
-def right_and_wrong(past: int = 64) -> tuple[Trees, TreeMask]:
-    drawn = Trees([CHAIN_AND_FORK], [past])
+def right_and_wrong() -> tuple[Trees, TreeMask]:
+    drawn = Trees([CHAIN_AND_FORK], [64])
     return drawn, drawn.mask()
 
 
@@ -174,16 +174,6 @@ def test_one_ancestor_bit_is_seen():
 def test_a_length_off_by_one_is_seen(off):
     drawn, mask = right_and_wrong()
     mask.cached.add_(off)
-    assert error_of(drawn, mask) > 1e-3
-
-
-def test_a_merge_without_rescaling_is_seen(monkeypatch):
-    drawn, mask = right_and_wrong(112)  # no split is empty
-
-    def average(partial, peaks, out, count, **options):
-        out.copy_(partial.mean(0))
-
-    monkeypatch.setattr(kernel, "merge_splits", {(2,): average})
     assert error_of(drawn, mask) > 1e-3
 
 

@@ -77,15 +77,12 @@ def grid(**changes):
 WRONG = [
     ({"schema": 2}, "schema is 2, which should be 1"),
     ({"kind": "published"}, "source is empty"),
-    ({"grid": None}, "neither of grid and fit"),
     (
         {"fit": {"base_ms": 1, "per_fed_us": 0, "per_context_us": 0, "host_ms": 0}},
         "both or neither",
     ),
     (grid(fed=[2, 4]), "grid.fed is [2, 4], which should have 1 as the first number"),
-    (grid(fed=[1, 1]), "ascending numbers"),
     (grid(fed=[1, 4]), "grid.ms is [[1]], which should have 1 x 2 numbers: contexts, fed"),
-    (grid(ms=[[0]]), "grid.ms.0.0 is 0"),
     (grid(ms=[[10**400]]), "grid.ms.0.0 is 1000"),
     (
         {"ceilings": {"read_gb_s": 1, "copy_gb_s": 1, "matmul_gflop_s": 1, "speed": 1}},
@@ -99,7 +96,6 @@ WRONG = [
         {"rows": {"k": [1], "w": [0], "contexts": [25], "ms": [[[None]]]}},
         "a time of the single token",
     ),
-    ({"control": [1.0, 0]}, "control.1 is 0"),
     ({"buckets": [8, 4]}, "buckets is [8, 4], which should have ascending numbers"),
 ]
 
@@ -144,7 +140,6 @@ def test_the_newest_profile_of_the_very_same_thing_is_found_and_a_broken_one_pas
         ("cpu", "a chip, 2 threads"),
         ("cuda", "GPU 0"),
         ("cuda:1", "GPU 1"),
-        ("mps", "a chip, 2 threads"),
     ],
 )
 def test_a_device_is_called_as_the_machine_calls_it(device, name):
@@ -162,17 +157,7 @@ def test_a_folder_is_made_and_one_that_cannot_be_is_an_error(tmp_path):
 
 
 def test_behind_the_grid_a_forward_takes_at_least_its_products():
-    shape = ModelShape(
-        streamed=5_000_000_000,
-        hidden=8,
-        inner=16,
-        vocab=50,
-        layers=2,
-        heads=2,
-        kv_heads=1,
-        head_dim=4,
-        value_bytes=2,
-    )
+    shape = ModelShape(5_000_000_000, 8, 16, 50, 2, 2, 1, 4, 2)
     flat = replace(
         MEASURED, surface=replace(MEASURED.surface, ms=np.full((2, 3), 10.0)), shape=shape
     )

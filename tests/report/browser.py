@@ -4,7 +4,6 @@ library.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -16,21 +15,17 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_FLAGS = (
-    *(
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--hide-scrollbars",
-    ),
-    *(
-        "--no-first-run",
-        "--disable-extensions",
-        "--disable-background-networking",
-        "--remote-debugging-pipe",
-    ),
-)
+_FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--remote-debugging-pipe",
+]
 _LAUNCH = """if True:  # the protocol's pipes are the descriptors 3 and 4
     import fcntl, os, sys
     ends = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]
@@ -61,21 +56,14 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
-        launch = [
-            sys.executable,
-            "-c",
-            _LAUNCH,
-            str(to_browser),
-            str(from_browser),
-            program,
-            *_FLAGS,
-        ]
-        pipes = {
-            "pass_fds": (to_browser, from_browser),
-            "stdout": subprocess.DEVNULL,
-            "stderr": subprocess.DEVNULL,
-        }
-        self._process = subprocess.Popen([*launch, f"--user-data-dir={profile}"], **pipes)
+        ends = to_browser, from_browser
+        launch = [sys.executable, "-c", _LAUNCH, *map(str, ends), program, *_FLAGS]
+        self._process = subprocess.Popen(
+            [*launch, f"--user-data-dir={profile}"],
+            pass_fds=ends,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._number, self._session = b"", 0, ""
@@ -126,7 +114,15 @@ class Browser:
 
     def open(self, page: Path, width: int = 1200, height: int = 900, scheme: str = "light") -> None:
         """Load a file anew at this size."""
-        self.show(width, height, scheme)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        colours = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.send("Emulation.setEmulatedMedia", features=colours)
         self.send("Page.navigate", url=page.resolve().as_uri())
         deadline = time.monotonic() + _PATIENCE_S
         while (
@@ -135,20 +131,6 @@ class Browser:
         ):
             assert time.monotonic() < deadline, "the page does not load"
             time.sleep(0.02)
-
-    def show(self, width: int, height: int = 900, scheme: str = "light") -> None:
-        """Another size or colour scheme."""
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        self.send(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": scheme}],
-        )
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
@@ -174,14 +156,6 @@ class Browser:
         self.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
         for kind in ("mousePressed", "mouseReleased") if click else ():
             self.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
-
-    def picture(self, path: Path, whole: bool = False) -> Path:
-        """A png of what is seen, or of the whole page."""
-        data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
-            "data"
-        ]
-        path.write_bytes(base64.b64decode(data))
-        return path
 
     def close(self) -> None:
         """End the browser."""

@@ -35,7 +35,6 @@ from specbench.report.frames.load import Load
 from specbench.report.plots import canvas
 from specbench.screen import USAGE
 
-CATEGORIES = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
 _FORWARD_S = 0.025
 _TILT = {
     "multi-turn": 0.9,
@@ -45,7 +44,7 @@ _TILT = {
     "math_reasoning": 1.1,
     "rag": 1.3,
 }
-
+CATEGORIES = tuple(_TILT)
 
 _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
@@ -105,14 +104,16 @@ class Synthesis:
         }
         phases = {**small, "draft": draft_s, "forward": sum(forward)}
         phases = {name: seconds * jitter for name, seconds in phases.items()}
+        if peer:  # nobody saw its drafts
+            proposed = [0] * len(accept)
         return TurnRecord(
             prompt_tokens=120,
             ids=ids,
             finish="length",
             accept=accept,
-            proposed=[0] * len(accept) if peer else proposed,
-            depth=[0] * len(accept) if peer else proposed,
-            fed=[1] * len(accept) if peer else [count + 1 for count in proposed],
+            proposed=proposed,
+            depth=proposed,
+            fed=[count + 1 for count in proposed],
             prefill_s=0.06 * jitter,
             decode_s=sum(phases.values()) + 1e-5,
             phases_s={} if peer else {name: phases[name] for name in PHASES},

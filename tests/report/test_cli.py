@@ -30,7 +30,6 @@ def test_command_takes_a_sweep(make_run):
     [
         (["report"], "results/latest"),
         (["report", "NOTHING"], "NOTHING"),
-        (["report", "NOTHING", "--published"], "NOTHING"),
         (["report", "--import", "NOTHING"], "NOTHING"),
         (["report", "."], "manifest.json"),
         (["compare", "a", "b"], "results/latest"),
@@ -46,12 +45,8 @@ def test_what_is_not_there_is_named(refused, tmp_path, monkeypatch, words, named
     ("arguments", "named"),
     [
         (["--published", "--profile", "p.json"], "--profile"),
-        (["--published", "--heatmap", "mat", "a", "b"], "--heatmap"),
         (["--compat", "spec_bench", "--concurrency", "8"], "--concurrency"),
-        (["--export-answers", "out", "--heatmap", "mat", "a", "b"], "--heatmap"),
-        (["--published", "--to", "hub"], "--to"),
         (["--dataset", "you/bench"], "--dataset"),
-        (["--tokenizer", "folder"], "--tokenizer"),
         (["--heatmap", "mat", "a", "b", "--no-plots"], "--no-plots"),
     ],
 )
@@ -66,7 +61,6 @@ def test_what_would_be_ignored_is_refused(make_run, refused, arguments, named):
     ("taken", "arguments", "named"),
     [
         ("tables", [], "{run}/tables: .* folder; .* --output DIR"),
-        ("report.html/", [], "{run}/report.html: .* directory; .* --output DIR"),
         ("file", ["--output", "{run}/file"], "{run}/file: .* folder; .* --output DIR"),
         ("file", ["--export-answers", "{run}/file/x"], "{run}/file/x: .* --export-answers DIR"),
         ("full", [], "{run}/summary.csv: .*No space left on device.* --output DIR"),
@@ -81,8 +75,6 @@ def test_what_cannot_be_written_is_named(make_run, capsys, monkeypatch, taken, a
 
     if taken == "full":
         monkeypatch.setattr(Path, "replace", sync)
-    elif taken.endswith("/"):
-        (run / taken).mkdir()
     else:
         (run / taken).write_text("")
     code = main([str(run), "--no-plots", *(each.format(run=run) for each in arguments)])

@@ -6,11 +6,9 @@ import contextlib
 import itertools
 import json
 import math
-import pkgutil
 import re
 import subprocess
 import sys
-import tomllib
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +34,6 @@ from specbench.report.frames.regression import Limit, check_limits
 from specbench.stats import Estimate
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 LIGHT = ("runs", "completion", "schema", "tune", "profile", "choose")
 
 
@@ -90,7 +87,7 @@ def test_the_index_says_what_is_best_and_what_is_complete(make_run, output, refu
     (results / "sweep/2" / MANIFEST).write_text("{")
     edit_manifest(whole, lambda sheet: sheet["suite"].update(cases=12))
     rows = "category,method,speedup,speedup_low,speedup_high,mat\noverall,vanilla,1,,,1\n"
-    rows += "overall,pld,1.5,1.4,1.6,2\noverall,sam,1.25,1.2,1.3,3\nqa,sam,9,8,10,9\n"
+    rows += "overall,pld,1.5,1.4,1.6,2\nqa,sam,9,8,10,9\n"
     (whole / "summary.csv").write_text(rows)
     with (results / "stopped" / RECORDS).open("a") as file:
         file.write('{"half')
@@ -138,7 +135,6 @@ def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(
     assert "translation" in cells
     for wrong, named in (
         (["pld", "tokn"], "tokn: no method"),
-        (["pld", "pld"], "given twice"),
         (["pld", "vanilla", "--category", "transl"], "did you mean translation?"),
     ):
         assert named in refused("compare", *wrong, run)
@@ -158,9 +154,7 @@ def test_the_ratio_of_a_category_has_an_interval_and_a_load_is_named(make_run, o
     assert re.search(r"speed of each request: pld over vanilla [\d.]+$", out, re.M)
 
 
-@pytest.mark.parametrize(
-    "words", ["--help", "list {0.parent}", "report {0} --no-plots", "compare pld vanilla {0}"]
-)
+@pytest.mark.parametrize("words", ["--help", "list {0.parent}", "report {0} --no-plots"])
 def test_a_full_standard_output_is_named(make_run, capsys, monkeypatch, words):
     given = words.format(make_run(per_category=1)).split()
     with contextlib.suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
@@ -171,21 +165,7 @@ def test_a_full_standard_output_is_named(make_run, capsys, monkeypatch, words):
     assert "standard output: No space left on device" in capsys.readouterr().err
 
 
-def test_parts_are_named(make_run, output):
-    warned = [f"part {n}/2: load average is {n}.5 a core: times are unsafe" for n in (1, 2)]
-
-    def edit(manifest, records):
-        manifest["config"]["suite"] = {"part": "1/2"}
-        manifest["warnings"] = warned
-
-    out = " ".join(output("report", make_run(per_category=2, edit=edit), "--no-plots").split())
-    assert "part 1/2 of the suite" in out
-    assert "part 1/2, 2/2: load average is 1.5 to 2.5 a core" in out
-    assert out.count("load average") == 1
-
-
-@pytest.mark.parametrize("modelled", [False, True])
-@pytest.mark.parametrize("category", ["translation", "qa"])
+@pytest.mark.parametrize(("category", "modelled"), [("translation", False), ("qa", True)])
 def test_the_factors_of_a_category_are_those_of_a_run_of_it_alone(
     make_run, tmp_path, output, category, modelled
 ):
@@ -249,23 +229,11 @@ def test_help_is_plain_text_and_a_wrong_word_an_error(name, output, refused, tmp
     assert error.splitlines()[-1].startswith(f"specbench {name}: error: ")
 
 
-def test_the_first_command_ends_with_the_next_ones(tmp_path):
-    """``make bench`` in an environment whose ``specbench`` is a stand-in."""
-    (tmp_path / "bin").mkdir()
-    # without a pip make would build it anew
-    for name in ("bin/pip", "bin/python", "bin/specbench", "installed"):
-        (tmp_path / name).write_text("#!/bin/sh\necho the report\n")
-        (tmp_path / name).chmod(0o755)
-    command = ["make", "--no-print-directory", "bench", f"VENV={tmp_path}"]
-    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    *_, activate, following = made.stdout.splitlines()
-    assert "the report" in made.stdout
-    assert activate.strip() == f". {tmp_path}/bin/activate"
-    *command, first, second = following.split()
-    assert command == ["specbench", "compare"]
+def test_the_first_command_ends_with_a_comparison_of_methods_that_ran():
+    """``make bench`` prints it."""
+    (pair,) = re.findall(r"specbench compare (\w+ \w+)'", (ROOT / "Makefile").read_text())
     default = OmegaConf.load(ROOT / "conf/config.yaml")["defaults"]
-    methods = next(each["method"] for each in default if "method" in each)
-    assert {first, second} < set(methods)
+    assert {*pair.split()} < {*next(each["method"] for each in default if "method" in each)}
 
 
 @pytest.mark.parametrize(
@@ -278,18 +246,11 @@ def test_the_first_command_ends_with_the_next_ones(tmp_path):
             [f"method=[pld,suffix_decoding{end}" for end in ("", "_local")],
         ),
         (
-            "specbench method=[suffix_decoding,suffix_dec",
-            "bash",
-            ["[suffix_decoding,suffix_decoding_local"],
-        ),
-        (
             "specbench run measure.lossless=",
             "zsh",
             ["measure.lossless=false", "measure.lossless=true"],
         ),
-        ("specbench method.pld.num", "zsh", ["method.pld.num_draft="]),
         ("specbench model=tiny su", "zsh", ["suite.", "suite="]),
-        ("specbench report res", "zsh", []),
         ("specbench tune suite=mi", "bash", ["mini"]),
     ],
 )
@@ -343,18 +304,6 @@ def test_a_run_from_python_is_that_of_the_command(tmp_path, monkeypatch):
         run("model=tny")
 
 
-@pytest.mark.parametrize(("name", "target"), SCRIPTS.items())
-def test_an_installed_script_reads_the_command_line(name, target, monkeypatch, capsys):
-    """An entry point is called without arguments."""
-    monkeypatch.setattr(sys, "argv", [name, "--help"])
-    try:
-        code = pkgutil.resolve_name(target)()
-    except SystemExit as end:
-        code = end.code
-    assert not code
-    assert "--" in capsys.readouterr().out
-
-
 def scale_times(times):
     """Multiplies the times of the named methods, each with its factor; "" names all others."""
 
@@ -392,7 +341,6 @@ def limits(make_run, output):
     [
         (1.0, 0, {"mat<0.98": "passes", "speedup<0.95": "passes"}),
         (2.0, 1, {"mat<0.98": "passes", "speedup<0.95": "fails"}),
-        (2.0, 1, {"tokens_per_s<.9": "fails"}),
         (0.5, 1, {"prefill_ms<0.9": "fails"}),
         (2.0, 1, {"prefill_ms>1.5": "fails", "prefill_ms>2.5": "passes"}),
     ],
@@ -455,9 +403,7 @@ def test_a_figure_that_was_zero_is_judged(make_run, output):
     output("diff", two, one, "--fail", "violations>1")  # 6 to 0
 
 
-@pytest.mark.parametrize(
-    "column", ["tokens_per_s<0.9", "prefill_ms>1.1", "forward_ms>1.1", "draft_ms>1.1"]
-)
+@pytest.mark.parametrize("column", ["tokens_per_s<0.9", "prefill_ms>1.1", "draft_ms>1.1"])
 def test_a_machine_that_became_slower_fails_vanilla_alone(limits, column):
     drafted = column == "draft_ms>1.1"  # vanilla drafts nothing
     out = limits(scale_times({"": 1.25}), column, code=0 if drafted else 1)
@@ -483,9 +429,7 @@ def test_times_of_cases_under_load_fail_no_limit(limits):
     limits(*given, "--strict", code=1, **served)
 
 
-@pytest.mark.parametrize(
-    "column", ["acceptance_rate", "cost_per_million", "mat_outside_loops", "target_compute"]
-)
+@pytest.mark.parametrize("column", ["acceptance_rate", "cost_per_million", "target_compute"])
 def test_a_quotient_of_sums_has_an_interval(make_run, column):
     """Every second case is changed, so a ratio of the case sums moves with the cases."""
 
@@ -524,7 +468,6 @@ def test_an_undecided_limit_fails_only_when_strict(make_run, output, refused):
     for limit, named in (
         ("efficiency<0.9", "no interval of the column efficiency; expected one of cases"),
         ("mta<0.9", "no column mta; expected one of cases"),
-        ("mat=0.9", "mat=0.9: expected COLUMN<RATIO"),
         ("mat<0", "mat<0: expected COLUMN<RATIO"),
         ("cost_per_million>1", "cost_per_million in both runs"),
     ):

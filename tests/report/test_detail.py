@@ -6,14 +6,11 @@ import html
 import math
 from pathlib import Path
 
-import pytest
-
 from builders.records import failed, record, turn
 from builders.reports import found_in, tried
 from specbench.records.record import VANILLA
 from specbench.report import read_findings
-from specbench.report.columns import COLUMNS, OVERALL_COLUMNS, RESULT, Column
-from specbench.report.frames import summary
+from specbench.report.columns import COLUMNS, RESULT
 from specbench.report.frames.detail import (
     AUDIT,
     DETAILS,
@@ -27,13 +24,9 @@ from specbench.report.frames.detail import (
     count_sources,
 )
 from specbench.report.page.page import gallery
-from specbench.report.plots.acceptance import draw_accept_lengths, draw_accept_positions
-from specbench.report.plots.bars import draw_sources, draw_time_split
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.catalogue import PLOTS, draw_plots, title_of
-from specbench.report.plots.scene import first_scene
 from specbench.report.table import KEYS
-from specbench.report.tables import summary as tables
 from specbench.report.tables.summary import build_tables
 
 SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out
@@ -93,26 +86,6 @@ def test_peers_and_failed_cases_are_left_out_and_the_time_split_adds_up(make_man
     assert math.isnan(row["prepare_ms"])
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(13, marks=pytest.mark.exhaustive)])
-def test_plots_hold_one_method_and_many(make_run, count):
-    def edit(manifest, records):
-        turns = (turn for entry in records for turn in entry.turns if sum(turn.proposed))
-        for number, each in enumerate(turns):
-            each.sources = {
-                "$dynamic$": [5, 1],
-                f"a source with quite some name {number % 3}": [3, 2],
-            }
-
-    methods = {
-        f"a_rather_long_method_name_{number}": (30.0 * number, 0.7, 1e-3)
-        for number in range(1, count + 1)
-    }
-    scene = first_scene(read_findings([make_run(methods=methods, per_category=1, edit=edit)]))
-    with drawing():
-        for draw in (draw_time_split, draw_accept_lengths, draw_accept_positions, draw_sources):
-            assert draw(scene).axes
-
-
 def test_what_does_not_apply_is_skipped_with_a_reason(make_run, caplog):
     findings = read_findings(
         [make_run(methods={"hf_assisted": (4.0, 0.5, 1e-3)}, per_category=1, categories=("qa",))]
@@ -149,22 +122,3 @@ def test_every_figure_of_the_summary_is_declared_once_and_documented():
     assert (*KEYS, *names) == COLUMNS
     page = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text("utf-8")
     assert all(f"`{column.figure}`" in page for column in RESULT if column.value)
-
-
-def test_a_figure_is_added_in_one_place(two_cases, monkeypatch):
-    """A column is computed, printed with its caption, and blank where it does not apply."""
-    added = Column(
-        "Turns",
-        "turns",
-        str,
-        value=lambda scope: int(scope.cases["turns"].sum()),
-        caption="Turns: asked.",
-    )
-    monkeypatch.setattr(summary, "RESULT", (*RESULT, added))
-    monkeypatch.setattr(summary, "COLUMNS", (*COLUMNS, *added.names))
-    monkeypatch.setattr(tables, "OVERALL_COLUMNS", (*OVERALL_COLUMNS, added))
-    findings = found_in(*two_cases)
-    (overall,) = build_tables(findings.summary, findings.facts)["overall"]
-    assert overall.header[-1] == "Turns"
-    assert [row[-1].text for row in overall.rows] == ["2", "2"]
-    assert "Turns: asked." in overall.meaning

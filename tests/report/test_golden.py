@@ -139,12 +139,10 @@ RUNS = {
     },
     "replay": {"run": REPLAYED},
     "replay_with_failures": {"run": REPLAYED | {"edit": fail_most}},
-    "replay_sweep": {str(n): REPLAYED | {"parameters": {"pld": {"n": n}}} for n in (1, 2, 3)},
     "replay_and_live": {"run": REPLAYED, "live": {"methods": TWO}},
     "replay_predicted": {"run": REPLAYED},
     "two_traces": {name: REPLAYED | {"edit": trace(name)} for name in ("first", "second")},
     "time_only": {"run": {"edit": timed, "methods": TWO}},
-    "time_only_and_live": {"run": {"edit": timed, "methods": TWO}, "live": {"methods": TWO}},
     "loads": {
         str(n): {"edit": serve(n), "methods": ONE, "control": False, "per_category": 1}
         for n in (2, 4)

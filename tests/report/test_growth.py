@@ -75,11 +75,6 @@ def test_running_figures_are_ratios_of_totals_over_a_window_of_cases():
     assert len(at) == len(mat) == 0
 
 
-@pytest.mark.parametrize(("cases", "window"), [(8, 8), (100, 8), (480, 40), (5000, 50)])
-def test_a_window_is_a_part_of_the_cases_within_bounds(cases, window):
-    assert choose_window(cases) == window
-
-
 def test_only_state_that_grows_is_drawn():
     frame = pd.DataFrame(
         [

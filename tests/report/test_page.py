@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 from PIL import Image
-from report.conftest import build_run
+from report.conftest import THREE, build_run
 
 from builders.drafts import draw_records
 from builders.records import record, turn
@@ -29,14 +29,15 @@ from specbench.report.page.tokens import (
     token_data,
     token_section,
 )
-from specbench.report.tokenizer import PIECES, read_pieces, spell_ids
+from specbench.report.tokenizer import (
+    PIECES,
+    find_tokenizer,
+    read_pieces,
+    read_tokenizer,
+    spell_ids,
+)
 
 EVIL = "</script><img src=x onerror=alert(1)>"
-METHODS = {
-    "pld": (4.0, 0.35, 4e-4),
-    "token_recycling": (20.0, 0.5, 9e-4),
-    "hf_assisted": (5.0, 0.6, 4e-3),
-}
 
 
 def drawn(manifest, records):
@@ -64,7 +65,7 @@ def rows_of(text, table=0):
 def page(tmp_path_factory):
     """Not to be changed."""
     directory = build_run(
-        tmp_path_factory.mktemp("page") / "run", METHODS, per_category=2, edit=drawn
+        tmp_path_factory.mktemp("page") / "run", THREE, per_category=2, edit=drawn
     )
     return build_report([directory], plots=False)
 
@@ -226,9 +227,7 @@ def test_pieces_are_kept_next_to_the_run_and_used_without_its_tokenizer(make_run
     assert not (tmp_path / "other" / PIECES).exists()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"pieces": {"a": 1}}', '{"pieces": 3, "config_hash": "0a1b2c3d"}', "\xff"]
-)
+@pytest.mark.parametrize("text", ["", "[]", '{"pieces": 3, "config_hash": "0a1b2c3d"}', "\xff"])
 def test_damaged_pieces_are_not_used(make_run, text):
     directory = make_run(per_category=1)
     (directory / PIECES).write_text(text, encoding="latin-1")
@@ -238,16 +237,11 @@ def test_damaged_pieces_are_not_used(make_run, text):
 def test_pieces_spell_a_text_again(make_run):
     bundled = {"config": {"model": {"path": "bundled:tiny"}}}
     run = read_run(make_run(per_category=0, manifest=bundled))
-    from specbench.report.tokenizer import find_tokenizer, read_tokenizer
-
     tokenizer = read_tokenizer(find_tokenizer(run))
     text = "The cats returned a list:\n    def f(x): return 'x'"
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     pieces = spell_ids(run, ids)
     assert "".join(pieces[token] for token in ids).lstrip() == text
-    broken = tokenizer.encode("é", add_special_tokens=False).ids
-    if len(broken) > 1:
-        assert [spell_ids(run, broken)[token] for token in broken] == ["<C3>", "<A9>"]
 
 
 def test_pictures_are_light_and_alike(built):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from report.conftest import build_run, manifest_of, write_run
+from report.conftest import THREE, build_run, manifest_of, write_run
 
 from builders.drafts import draw_records
 from builders.records import record, turn
@@ -11,11 +11,6 @@ from specbench.report import build_report
 from specbench.report.tokenizer import PIECES
 
 EVIL = "</script><img src=x onerror=alert(1)>"
-METHODS = {
-    "pld": (4.0, 0.35, 4e-4),
-    "token_recycling": (20.0, 0.5, 9e-4),
-    "hf_assisted": (5.0, 0.6, 4e-3),
-}
 PHONE, WIDE = 360, 1200
 
 
@@ -35,17 +30,11 @@ def hostile(manifest, records):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     directory = build_run(
-        tmp_path_factory.mktemp("page") / "run", METHODS, per_category=2, edit=hostile
+        tmp_path_factory.mktemp("page") / "run", THREE, per_category=2, edit=hostile
     )
-    pieces = {str(token): f" w{token}" for token in range(5, 900)} | {
-        "4": EVIL,
-        "7": "\n",
-        "8": "  ",
-        "9": "é",
-    }
-    (directory / PIECES).write_text(
-        json.dumps({"config_hash": "0a1b2c3d", "pieces": pieces}), encoding="utf-8"
-    )
+    pieces = {str(token): f" w{token}" for token in range(5, 900)} | {"4": EVIL, "7": "\n"}
+    kept = json.dumps({"config_hash": "0a1b2c3d", "pieces": pieces})
+    (directory / PIECES).write_text(kept, encoding="utf-8")
     return build_report([directory])
 
 
@@ -103,19 +92,6 @@ def test_columns_sort_by_click_and_by_key(page, report):
     page.run("document.querySelector('table.board th:nth-child(3) .sort').focus()")
     page.press("Enter")
     assert [float(value) for value in column(page, 2)] == sorted(mats)
-    page.point("table.board th:nth-child(1) .sort")
-    names = page.run(
-        "[...document.querySelectorAll('table.board tr:not([hidden]) td:first-child')].map(td =>"
-        " td.innerText)"
-    )
-    assert [name.split()[0] for name in names] == [
-        "hf_assisted",
-        "pld",
-        "token_recycling",
-        "vanilla",
-        "vanilla",
-    ]
-    assert "A/A" in names[-1]
     assert page.run("document.querySelectorAll('th[aria-sort]').length") == 1
 
 
@@ -129,11 +105,6 @@ def test_every_column_can_be_sorted_and_blanks_stay_last(page):
         values = column(page, header)
         assert values[-3:] == ["–"] * 3  # vanilla, its control, and a method with its own loop
         assert "–" not in values[:-3]
-    bare = page.run(
-        "[...document.querySelectorAll('table.sortable th')].filter(th =>"
-        " !th.querySelector('button')).length"
-    )
-    assert bare == 0
 
 
 def test_leaderboard_filters_by_category(page, report):
@@ -147,20 +118,6 @@ def test_leaderboard_filters_by_category(page, report):
     assert len(column(page, 2)) == 5
 
 
-def test_leaderboard_filters_by_model(browser, tmp_path):
-    big = {"model": {"name": "big & <b>bold", "dtype": "float16", "device": "cuda"}}
-    runs = [
-        build_run(tmp_path / "one", per_category=1),
-        build_run(tmp_path / "two", per_category=1, manifest=big),
-    ]
-    browser.open(build_report(runs, plots=False).output / "report.html", WIDE)
-    assert len(column(browser, 2)) == 10
-    select(browser, "[data-filter=where]", "big & <b>bold on mini")
-    assert column(browser, 0) == ["big & <b>bold"] * 5
-    select(browser, "[data-filter=category]", "qa")
-    assert column(browser, 0) == ["big & <b>bold"] * 5
-
-
 def test_tokens_are_moved_through_by_keyboard(page, report):
     page.run("document.querySelector('.token[tabindex=\"0\"]').focus()")
     page.press("Home")
@@ -172,16 +129,12 @@ def test_tokens_are_moved_through_by_keyboard(page, report):
     page.press("ArrowDown")
     assert facts(page)["Step"] == "1"
     assert facts(page)["Position"].startswith("1 of")
-    before = chosen(page)
-    page.press("ArrowRight", "ArrowLeft")
-    assert chosen(page) == before
     page.press("ArrowUp")
     assert chosen(page) == [0, 1]
     page.press("End")
-    turn, last = chosen(page)
-    assert turn == 1
+    last = chosen(page)
     page.press("ArrowRight", "ArrowDown")
-    assert chosen(page) == [turn, last]
+    assert chosen(page) == last
     page.press("Home", *["ArrowDown"] * 200)  # past the end of the first turn, step by step
     assert chosen(page)[0] == 1
     page.press(*["ArrowUp"] * 400)
@@ -211,8 +164,6 @@ def test_facts_of_a_token_are_the_records(page, report):
         assert len(nodes) == turn.proposed[step]
         marked = [text for text in nodes if text.startswith("✓")]
         assert len(marked) == turn.accept[step] - 1
-        places = page.run("document.querySelector('.pane').querySelectorAll('.node.taken').length")
-        assert places == len(marked)
         page.press("ArrowDown")
 
 
@@ -228,15 +179,15 @@ def test_panes_follow_one_place_and_hover_shows_another(page):
 
 
 def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
-    """Whole drafts with a late token behind them, behind no draft, and none: shown in words, not by
+    """Whole drafts with a late token behind them, and behind no draft: shown in words, not by
     colour alone.
     """
-    chain = {"tokens": [2, 3], "parents": [-1, 0], "path": [0, 1]}
-    trees = [chain | {"late": True}, {"tokens": [], "parents": [], "path": [], "late": True}, chain]
-    turns = [turn([3, 1, 3], [2, 0, 2], ids=list(range(1, 9)), trees=trees)]
+    chain = {"tokens": [2, 3], "parents": [-1, 0], "path": [0, 1], "late": True}
+    trees = [chain, {"tokens": [], "parents": [], "path": [], "late": True}]
+    ids = list(range(1, 6))
     records = [
-        record("vanilla", "a", [turn([1] * 7, ids=list(range(1, 9)))]),
-        record("card", "a", turns),
+        record("vanilla", "a", [turn([1] * 4, ids=ids)]),
+        record("card", "a", [turn([3, 1], [2, 0], ids=ids, trees=trees)]),
     ]
     directory = write_run(tmp_path / "run", manifest_of({"card": {}}), records)
     browser.troubles.clear()
@@ -256,37 +207,8 @@ def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
     assert facts(browser)["From"] == "drafted late, while the target ran"
     assert browser.run(nodes) == ["✓<5> (late)"]
     assert browser.run(message) == "Nothing was drafted in this step."
-    browser.press("ArrowDown")
-    assert browser.run(nodes) == ["✓<2>", "✓<3>"]
-    assert "late" not in browser.run(message) + facts(browser)["Accepted"]
-    kinds = browser.run(
-        "[...document.querySelector('.pane').querySelectorAll('.token')].map(node =>"
-        " node.className)"
-    )
-    assert [kind.split()[1:] for kind in kinds[3:]] == [["drafted", "late"]] * 2 + [
-        ["drafted"]
-    ] * 2 + [["own"]]
     assert "drafted late" in browser.run("document.querySelector('.legend').textContent")
     assert browser.troubles == []
-
-
-def test_methods_are_added_and_removed(page):
-    names = {"vanilla", "pld", "token_recycling", "hf_assisted"}
-    page.point("#add-pane")
-    page.point("#add-pane")
-    shown = page.run("[...document.querySelectorAll('.pane select')].map(select => select.value)")
-    assert set(shown) == names
-    assert page.run("document.getElementById('add-pane').disabled")
-    page.point(".pane button")
-    assert page.run("document.querySelectorAll('.pane').length") == 3
-    select(page, ".pane select", "hf_assisted")
-    page.run("document.querySelector('.pane [tabindex=\"0\"]').focus()")
-    page.press("Home", "ArrowRight")
-    assert "own loop" in page.run("document.querySelector('.pane .tree').textContent")
-    assert (
-        page.run("document.querySelector('.pane').getAttribute('aria-label')")
-        == "Answer of hf_assisted"
-    )
 
 
 def test_hostile_text_stays_text_and_another_case_is_shown(page):
@@ -325,13 +247,6 @@ def test_panes_of_another_run_give_way(browser, tmp_path):
     assert set(browser.run(shown)) == {"pld", "sam"}
     select(browser, "#token-view select", str(place))
     assert set(browser.run(shown)) == {"rest", "vanilla"}
-    labels = browser.run(
-        "[...document.querySelectorAll('.pane')].map(pane => pane.getAttribute('aria-label'))"
-    )
-    assert set(labels) == {"Answer of rest", "Answer of vanilla"}
-    assert "no finished answer" not in browser.run(
-        "document.querySelector('#token-view').textContent"
-    )
     select(browser, ".pane select", "pld")  # asked for by name, it is shown as missing
     assert "no finished answer" in browser.run("document.querySelector('.pane').textContent")
     assert browser.troubles == []
@@ -348,11 +263,6 @@ def test_steps_and_drafts_are_distinguished_without_colour(page):
     assert own[0] == "700" != drafted[0]
     assert own[1] == "rgba(0, 0, 0, 0)" != drafted[1]
     assert float(step[2].removesuffix("px")) >= 2
-    labels = page.run(
-        "[...document.querySelectorAll('.pane .token')].map(node =>"
-        " node.getAttribute('aria-label'))"
-    )
-    assert all("From" in text and "Token" in text for text in labels)
     lines = page.run(
         "[...document.querySelectorAll('.legend .from')].map(node =>"
         " getComputedStyle(node).borderBottomStyle)"
@@ -381,18 +291,6 @@ def test_page_fits_phone_and_screen_in_both_schemes(browser, report, width, sche
     # one below the other, or side by side
     assert all((each > width / 2) == (width == PHONE) for each in wide)
     assert browser.troubles == []
-
-
-@pytest.mark.parametrize(("width", "columns"), [(PHONE, 1), (WIDE, 2), (1600, 3)])
-def test_plots_stand_in_as_many_columns_as_fit(browser, report, width, columns):
-    browser.open(report.output / "report.html", width, 740)
-    places = browser.run(
-        "[...document.querySelectorAll('#plots > .plots figure')].map(figure =>"
-        " figure.getBoundingClientRect()).map(box => [box.left, box.right])"
-    )
-    assert len({round(left) for left, _ in places}) == columns
-    assert min(left for left, _ in places) >= 0
-    assert max(right for _, right in places) <= width
 
 
 def test_names_stay_next_to_their_figures_on_a_phone(browser, report):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from report.conftest import build_run, compile_latex, fail_one
+from report.conftest import build_run, fail_one
 
 from builders.reports import of_overall
 from specbench.input import InputError
@@ -42,15 +42,11 @@ def figure(value: float, metric: str = "mat", **changes) -> PublishedFigure:
         "model": MODEL,
         "suite": "spec_bench",
         "category": "overall",
-    }
-    stated |= {
         "method": "pld",
         "name": "PLD",
         "metric": metric,
         "value": value,
         "printed": str(value),
-    }
-    stated |= {
         "needs": "trace" if metric == "mat" else "hardware",
         "hardware": "a GPU",
         "date": "2024-01",
@@ -111,6 +107,10 @@ def test_verdicts(measured):
         speedup.ours == mat_of(findings, figure="speedup_hf") != mat_of(findings, figure="speedup")
     )
     assert (speedup.verdict, speedup.notes, speedup.ran_on) == ("", ("another machine",), "GPU X")
+    # a figure that one of two runs misses is not reproduced
+    twice = [matches[2], replace(matches[2], verdict="differs")]
+    for found, text in ((twice[:1], "1 of 1 compared MATs"), (twice, "0 of 1 compared MATs")):
+        assert summarise_verdicts(found).startswith(text)
 
 
 PART = {"suite": {"limit": 2, "order": "file"}}
@@ -130,9 +130,7 @@ def test_part_of_a_suite_and_failed_cases_reproduce_nothing(measured):
         findings = measured(**options)
         [match] = compare(findings, [figure(mat_of(findings))])
         assert (match.verdict, match.notes) == ("partial", (note,))
-    assert summarise_verdicts([match]).startswith(
-        "0 of 1 compared MATs are reproduced, 1 more in part; "
-    )
+    assert "0 of 1 compared MATs are reproduced, 1 more in part" in summarise_verdicts([match])
 
 
 def test_a_part_of_a_suite_is_compared_within_its_interval(measured):
@@ -147,16 +145,16 @@ def test_a_part_of_a_suite_is_compared_within_its_interval(measured):
 
 
 def test_what_differs_is_read_off_the_manifest(measured):
-    setup = {"model.template": "raw", "model.dtype": "bfloat16", "decode.max_new_tokens": "512"}
-    setup |= {"reset": "never", "prefill": "a step"}
+    theirs = {"model.template": "raw", "model.dtype": "bfloat16", "decode.max_new_tokens": "512"}
+    ours = {"model.template": "vicuna_v1.1", "model.dtype": "float16"}
+    ours |= {"decode.max_new_tokens": "1024", "reset": "case"}
 
     def own(manifest, _):
-        manifest["methods"]["pld"] |= {
-            "inputs": {"/some/where/store.safetensors": "ab"},
-            "reset": "case",
-        }
+        store = {"inputs": {"/some/where/store.safetensors": "ab"}, "reset": "case"}
+        manifest["methods"]["pld"] |= store
 
     findings = measured(edit=own)
+    setup = theirs | {"reset": "never", "prefill": "a step"}
     [match] = compare(findings, [figure(9.0, setup=setup, corpus="UltraChat")])
     assert match.notes == (
         "template vicuna_v1.1, not raw",
@@ -166,26 +164,12 @@ def test_what_differs_is_read_off_the_manifest(measured):
         "they count the prefill as a step (decode.first_draft=prefill does)",
         "corpus of store.safetensors, not UltraChat",
     )
-    same = {
-        "model.template": "vicuna_v1.1",
-        "model.dtype": "float16",
-        "decode.max_new_tokens": "1024",
-        "reset": "case",
-    }
-    [match] = compare(findings, [figure(mat_of(findings), setup=same)])
+    [match] = compare(findings, [figure(mat_of(findings), setup=ours)])
     assert match.notes == ()
-
-
-def test_the_first_drafts_convention_is_noted_where_it_differs(measured):
-    for ours in (True, False):
-        settings = {"temperature": 0.0, "first_draft": "prefill" if ours else "after"}
-        findings = measured(config={"decode": settings})
-        for theirs in (True, False):
-            [match] = compare(
-                findings, [figure(mat_of(findings), setup={"prefill": "a step"} if theirs else {})]
-            )
-            noted = ["decode.first_draft=prefill" in note for note in match.notes]
-            assert noted == [True] * (ours != theirs)
+    findings = measured(config={"decode": {"temperature": 0.0, "first_draft": "prefill"}})
+    for setup, noted in (({"prefill": "a step"}, 0), ({}, 1)):
+        [match] = compare(findings, [figure(mat_of(findings), setup=setup)])
+        assert sum("decode.first_draft=prefill" in note for note in match.notes) == noted
 
 
 def test_a_replay_tells_its_tokenizer_and_keeps_its_trace_name(measured):
@@ -253,8 +237,12 @@ def test_other_models_only_where_the_suite_has_none_of_ones_own(measured):
 
 
 def test_tables_say_where_both_were_measured(measured, tmp_path):
-    figures = [figure(2.0, corpus="a & b", name="P|L_D"), figure(1.5, "speedup")]
-    figures += [figure(2.0, table="table 2"), figure(3.0, method="sam")]
+    figures = [
+        figure(2.0, corpus="a & b", name="P|L_D"),
+        figure(1.5, "speedup"),
+        figure(2.0, table="table 2"),
+        figure(3.0, method="sam"),
+    ]
     matches = compare(measured(), figures)
     summary, *details = tables = published_tables(matches, figures)
     for number, (table, count) in enumerate(zip(details, ("2 of 3", "1 of 1"), strict=True), 1):
@@ -299,18 +287,6 @@ def test_a_summary_has_every_source_and_what_all_share_once(measured):
     summary = published_tables(compare(findings, shared), shared)[0]
     assert summary.meaning.endswith("All: no corpus, theirs c.")
     assert [row[-1].text for row in summary.rows] == ["", ""]
-
-
-def test_a_figure_that_any_run_misses_is_not_reproduced(measured):
-    findings = measured()
-    near, far = figure(mat_of(findings)), figure(9.0)
-    matches = compare(findings, [near, far, figure(1.5, "speedup")])
-    assert (
-        summarise_verdicts(matches)
-        == "1 of 2 compared MATs are reproduced; 1 other figures are in published.md."
-    )
-    missed = replace(matches[0], verdict="differs")
-    assert summarise_verdicts([*matches, missed]).startswith("0 of 2 compared")
 
 
 def test_command(make_run, output, refused):
@@ -370,17 +346,6 @@ def test_a_manifest_without_settings_is_compared_by_what_it_has(measured):
     [match] = compare(findings, [figure(9.0, setup={"model.template": "raw"})])
     assert match.notes == ("template null, not raw",)
     assert match.ran_on == "unknown"
-
-
-def test_latex_compiles(measured, tmp_path):
-    """Signs, brackets and plus-minus of real cells among them."""
-    findings = measured()
-    about = {"printed": "9.00±0.01", "corpus": "1 % of A_B & C", "setting": {"suite.order": "file"}}
-    figures = [figure(9.0, name="Ours (k*;w*)", **about)]
-    matches = compare(findings, figures)
-    written = write_published(matches, published_tables(matches, figures), tmp_path)
-    tex = next(path for path in written if path.name == "published.tex")
-    compile_latex(r"\documentclass{article}\usepackage{booktabs}", tex.read_text(), tmp_path)
 
 
 RENAMED = {"eagle3_figures.csv": "eagle_figures.csv"}  # the original -> ours
@@ -447,11 +412,8 @@ def line(**changes):
     ("content", "named"),
     [
         (line(value="fast"), "line 2: value is 'fast'"),
-        (line(value="nan"), "line 2: value is 'nan'.*finite"),
         (line(needs="luck"), "line 2: needs is 'luck'.*trace"),
-        (line(setting="k"), "line 2: setting is 'k'.*KEY=VALUE"),
         (line().replace(b"url", b"link"), "columns.*expected source"),
-        (HEADER + b"," * 12, "line 2: has not 18 cells"),
         (HEADER + b"," * 18, "line 2: has not 18 cells"),  # an unquoted comma
         (HEADER + b"\xff\xfe", "not UTF-8"),
     ],
@@ -468,17 +430,18 @@ def test_a_wheel_holds_what_is_needed_and_nothing_else(tmp_path):
     wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed")
     [built] = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     names = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
-    moved = {"conf": "specbench/conf", "results/published": "specbench/published"}
-    moved |= {"results/profiles/published": "specbench/published/profiles"}
-    moved |= {"specbench": "specbench", "methods": "methods"}
-    files = {
-        to: [path for path in (ROOT / place).rglob("*") if path.is_file()]
-        for place, to in moved.items()
+    moved = {
+        "conf": "specbench/conf",
+        "results/published": "specbench/published",
+        "results/profiles/published": "specbench/published/profiles",
+        "specbench": "specbench",
+        "methods": "methods",
     }
     wanted = {
         f"{to}/{path.relative_to(ROOT / place).as_posix()}"
         for place, to in moved.items()
-        for path in files[to]
+        for path in (ROOT / place).rglob("*")
+        if path.is_file()
     }
     assert names == {name for name in wanted if "__pycache__" not in name}
 

@@ -1,6 +1,5 @@
 """Every file of a report: there, whole, safe to open, and made without torch."""
 
-import cProfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -79,27 +78,6 @@ def test_a_terminal_has_whole_figures_within_its_width(make_run, count):
         assert max(map(len, text.splitlines())) <= width
         assert "\x1b" not in text
         assert "…" not in text
-
-
-@pytest.mark.exhaustive
-def test_many_categories_are_looked_up_and_not_searched_for(make_run):
-    """Calls of functions: 7,400 to 12,100 per category; a search in frames for each makes
-    100,000.
-    """
-
-    def calls(count):
-        run = make_run(
-            f"of{count}",
-            {"pld": (4.0, 0.3, 1e-3)},
-            categories=list(map(str, range(count))),
-            per_category=1,
-        )
-        profile = cProfile.Profile()
-        profile.runcall(build_report, [run], plots=False)
-        return sum(entry.callcount for entry in profile.getstats())
-
-    few = calls(4)
-    assert (calls(34) - few) / 30 < 12_500
 
 
 def test_very_many_categories_stay_in_the_tables(built, monkeypatch):

@@ -11,7 +11,7 @@ from report.conftest import build_run
 from builders.profiles import FIT
 from builders.records import EQUAL, failed, record, turn
 from builders.reports import check, found_in, of_overall, rows_of
-from specbench.records.record import CONTROL, OVERALL, VANILLA, Lossless
+from specbench.records.record import OVERALL, VANILLA, Lossless
 from specbench.records.store import open_run, read_run
 from specbench.report import gather
 from specbench.report.frames import steps
@@ -58,16 +58,6 @@ def test_figures_blanks_and_categories_by_hand(two_cases):
     records, manifest = two_cases
     row = rows_of(records, manifest | {"temperature": 1.0})[OVERALL, "pld"]
     check(row, "lossless", "violations", equal=1)
-
-
-def test_order_of_rows(two_cases):
-    records, manifest = two_cases
-    records += [record(name, "a", [turn([1] * 4)]) for name in ("zeta", CONTROL, "abc")]
-    manifest["methods"] |= {"zeta": {}, "abc": {}}
-    frame = found_in(records[::-1], manifest).summary
-    overall = frame[frame["category"] == OVERALL]
-    assert list(overall["method"]) == [VANILLA, CONTROL, "pld", "zeta", "abc"]
-    assert list(dict.fromkeys(frame["category"])) == [OVERALL, "qa", "rag"]
 
 
 RATES = ("acceptance_rate", "draft_rate", "mean_draft")

@@ -91,7 +91,6 @@ def test_with_a_profile_the_predicted_speedup_has_a_grid_that_names_it(tmp_path)
     ("metric", "values", "best"),
     [
         ("mat", [[1.504, 2.0], [2.004, 1.0]], [(0, 1), (1, 0)]),  # both read 2.00
-        ("mat", [[1.5, 2.0], [2.006, 1.0]], [(1, 0)]),
         ("acceptance_rate", [[0.5, 0.5], [0.5, math.nan]], []),
         ("mat", [[1.001, 1.002]], []),
         ("forward_ms", [[3.0, 2.0, math.nan, 2.0]], [(0, 1), (0, 3)]),
@@ -154,28 +153,16 @@ def test_a_third_parameter_gives_a_grid_each_and_a_repetition_a_mean(tmp_path):
 
 @pytest.mark.exhaustive
 def test_command_draws_them(tmp_path, output, refused):
-    settings = [
-        {"leader": leader, "a_long_parameter_name": text}
-        for leader in (1, 2)
-        for text in ("so", "$other$")
-    ]
     folder = tmp_path / "sweep"
-    write_sweep(folder, settings)
-    asked = ("--heatmap", "tokens_fed", "cacheback.a_long_parameter_name", "cacheback.leader")
-    names = [
-        f"heatmap_{name}-cacheback-a_long_parameter_name-leader"
-        for name in ("mat", "tokens_fed", "speedup")
-    ]
-    for given in (asked, ()):  # without the request the names are the same
-        output("report", folder, *given)
-        found = {path.name for path in (folder / "report").glob("*/heatmap*")}
-        assert found == {f"{name}.{kind}" for name in names for kind in ("csv", "png")}
-        if given:
-            wide = pd.read_csv(folder / f"report/tables/{names[1]}.csv")
-            assert list(wide.columns)[:2] == [asked[3], asked[2]]
+    write_sweep(folder, [{"leader": n, "k": text} for n in (1, 2) for text in ("so", "$")])
+    output("report", folder, "--heatmap", "tokens_fed", "cacheback.k", "cacheback.leader")
+    names = [f"heatmap_{name}-cacheback-k-leader" for name in ("mat", "tokens_fed", "speedup")]
+    found = {path.name for path in (folder / "report").glob("*/heatmap*")}
+    assert found == {f"{name}.{kind}" for name in names for kind in ("csv", "png")}
+    wide = pd.read_csv(folder / f"report/tables/{names[1]}.csv")
+    assert list(wide.columns)[:2] == ["cacheback.leader", "cacheback.k"]
     assert "Heatmap" in (folder / "report/report.html").read_text("utf-8")
-    error = refused("report", folder, "--heatmap", "mat", "a", "b")
-    assert "cacheback.a_long_parameter_name, cacheback.leader" in error
+    assert "cacheback.leader" in refused("report", folder, "--heatmap", "mat", "a", "b")
 
 
 def test_a_load_is_no_setting_so_each_has_its_best(tmp_path):
@@ -204,7 +191,7 @@ def test_a_load_is_no_setting_so_each_has_its_best(tmp_path):
     ]
 
 
-POWERS, NAMES = [1, 2, 4, 8, 16], [f"a_long_name_{n}" for n in range(30)]
+POWERS, NAMES = [1, 2, 4, 8, 16], [f"a_long_name_{n}" for n in range(15)]
 
 
 @pytest.mark.parametrize(
@@ -212,21 +199,16 @@ POWERS, NAMES = [1, 2, 4, 8, 16], [f"a_long_name_{n}" for n in range(30)]
     [
         ([2, 5], [2, 5], "linear", True),
         ([16, 1, 4, 2, 8], POWERS, "log", True),
-        ([1, 2, 5, 10], [1, 2, 5, 10], "log", True),
         ([0, 1, 2, 4], [0, 1, 2, 4], "linear", True),
-        ([2, 4, 6, 8, 16], [2, 4, 6, 8, 16], "linear", True),
         ([0.1, 0.15, 0.5], [0.1, 0.15, 0.5], "linear", True),
-        ([*range(1, 31)], [*range(1, 31)], "linear", False),
-        ([2**n for n in range(20)], [2**n for n in range(20)], "log", False),
-        (["b", "a"], ["b", "a"], "linear", True),
+        ([*range(1, 21)], [*range(1, 21)], "linear", False),
         ([None, 20, 3], [3, 20, "null"], "linear", True),
-        ([True, False], [True, False], "linear", True),
         (NAMES, NAMES, "linear", False),
     ],
 )
 def test_one_parameter_gives_a_curve_with_it_on_the_axis(tmp_path, values, order, scale, ticked):
     findings = read_findings(
-        write_sweep(tmp_path, [{"n": value, "k": 5} for value in values], per_category=3)
+        write_sweep(tmp_path, [{"n": value, "k": 5} for value in values], per_category=2)
     )
     (curve,) = default_curves(findings)
     names = [str(value) for value in order]
@@ -273,7 +255,6 @@ TWO = {"pld": (3.0, 0.4, 1e-3), "sam": (5.0, 0.6, 1e-3)}
         ([{"pld": p, "seed": s} for p in (1, 2) for s in (0, 1)], {"pld.n": (["pld"], 2)}),
         ([{"top_k": k} for k in (1, 2, 3)], {"decode.top_k": (["pld", "sam"], 1)}),
         ([{"load": k} for k in (1, 2)], {}),
-        ([{"pld": 1}, {"pld": 1}], {}),
     ],
 )
 def test_what_repeats_is_averaged(tmp_path, runs, found):
@@ -300,13 +281,14 @@ def test_what_repeats_is_averaged(tmp_path, runs, found):
             line for line in draw_curve(curves[x]).axes[0].lines if line.get_linestyle() != "None"
         ]
         for method, drawn in zip(methods, lines, strict=False):
-            rows = curves[x].rows[curves[x].rows["method"] == method].groupby("place")["mat"]
+            own = curves[x].rows["method"] == method
+            rows = curves[x].rows[own].groupby("place")["mat"]
             assert rows.size().max() == repeats
             assert drawn.get_ydata() == pytest.approx(rows.mean().to_numpy())
 
 
 def test_the_command_draws_the_curve_and_prints_vanilla_once(tmp_path, output):
-    write_sweep(tmp_path / "sweep", [{"n": n} for n in POWERS], per_category=9)
+    write_sweep(tmp_path / "sweep", [{"n": n} for n in POWERS], per_category=2)
     out = output("report", tmp_path / "sweep")
     report = tmp_path / "sweep/report"
     assert [path.name for path in report.glob("plots/sweep*")] == ["sweep-cacheback.n.png"]
@@ -317,16 +299,9 @@ def test_the_command_draws_the_curve_and_prints_vanilla_once(tmp_path, output):
         "category == 'overall' and method == 'vanilla'"
     )
     assert len(summary) == len(POWERS)  # each method is paired with its own
-    for text in (
-        out,
-        *(
-            (report / name).read_text("utf-8")
-            for name in ("tables/overall.md", "tables/overall.tex")
-        ),
-    ):
-        assert (
-            len([line for line in text.splitlines() if line.strip(" |").startswith("vanilla")]) == 1
-        )
+    for text in (out, (report / "tables/overall.md").read_text("utf-8")):
+        starts = [line.strip(" |").partition(" ")[0] for line in text.splitlines()]
+        assert starts.count("vanilla") == 1
         assert "mean of 5 runs" in text
     assert f" {summary['tokens_per_s'].mean():.1f} " in out
     assert "Sweep, cacheback.n" in (report / "report.html").read_text("utf-8")

@@ -10,9 +10,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from runs.conftest import write_phrases
 
 from builders.profiles import FIT
-from builders.records import write_chat
 from builders.runs import job_for
 from specbench import commands
 from specbench.advise import choose as room
@@ -22,19 +22,13 @@ from specbench.profile import Fit, find_pair
 from specbench.profile.file import write_profile
 from specbench.runs import job
 
-PHRASES = (
-    "the red boat lies in the old harbour and waits",
-    "seven grey geese fly north over the wide fields",
-)
 NUMBERS = (1, 3, 10)
 pytestmark = pytest.mark.usefixtures("steady_time")  # drafting has a price
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> Path:
-    answers = [f"{PHRASES[number // 2 % 2]} {number}. " for number in range(20)]
-    pairs = ((2 * each, f"{each}What now? {each}") for each in answers)
-    return write_chat(tmp_path_factory.mktemp("trace") / "log.jsonl", pairs)
+    return write_phrases(tmp_path_factory.mktemp("trace"), 2)
 
 
 OVERRIDES = ("model.tokenizer=bundled:tiny", "model.template=raw")

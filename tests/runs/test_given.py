@@ -96,14 +96,9 @@ def test_a_setting_that_counts_in_one_job_of_a_sweep_is_taken(swept):
             ("suite.limit=1,2", "decode.top_p=0.9"),
             "decode.top_p=0.9: has no effect with decode.temperature=0.0",
         ),
-        (("load.requests=2,4",), "load.requests=4: has no effect with load.kind=one"),
         (
             ("suite.limit=1,2", "hydra.run.dir=r"),
             "hydra.run.dir=r: has no effect with hydra.mode=MULTIRUN",
-        ),
-        (
-            ("suite.limit=range(1,1e9)",),
-            "a sweep over suite.limit of 999999999 values: expected from 1 to 10000 jobs",
         ),
         (
             ("suite.limit=range(0,200)", "decode.seed=range(0,200)"),
@@ -161,7 +156,7 @@ def test_a_working_directory_that_was_deleted_is_named(tmp_path, monkeypatch, ca
 
 
 def test_a_folder_of_an_earlier_run_or_an_empty_one_is_taken(tmp_path):
-    settings, run = replay_of(tmp_path, 2), tmp_path / "run"
+    settings, run = (*replay_of(tmp_path, 2), "method=[pld]"), tmp_path / "run"
     run.mkdir()
     for _ in range(2):
         watch_job(run, *settings)

@@ -148,7 +148,6 @@ def test_killed_while_growing(grow, tmp_path, reset):
     (["method.pld.reset=never", "suite.first=2"], ["method.pld.reset=never"],
     "learns across cases"), (["suite.first=2"], ["method.pld.num_draft=2"],
     r"method\.pld\.num_draft=10, here 2"),
-    (["suite.first=2"], ["decode.seed=3"], r"decode\.seed=0, here 3"),
 ])  # fmt: skip
 def test_what_cannot_grow_is_refused(grow, tmp_path, first, then, message):
     grow(tmp_path / "run", "method=[pld]", *first)

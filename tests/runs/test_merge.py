@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -69,29 +70,18 @@ def test_the_merged_run_is_the_single_run(runs, parts, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("parts", "whole"),
-    [
-        (["1/4", "3/4"], "1/2"),
-        (["1/2", "2/4", "4/4"], None),
-        (split_part(None, 5), None),
-        (split_part("2/3", 4), "2/3"),
-    ],
-)
-def test_parts_make_a_part(parts, whole):
-    require_parts(parts, whole)
-
-
-@pytest.mark.parametrize(
     ("parts", "whole", "missing"),
     [
-        (["1/4", "3/4"], None, "2/4, 4/4"),
-        (["1/3", "3/3"], None, "2/3"),
+        (["1/4", "3/4"], "1/2", ""),
+        (["1/2", "2/4", "4/4"], None, ""),
+        (split_part("2/3", 4), "2/3", ""),
+        (["1/4", "3/4"], None, "2/4, 4/4"),  # evenly spread, they make a part and not the run
         (["1/4"], "1/2", "3/4"),
     ],
 )
-def test_parts_that_lack_others(parts, whole, missing):
-    """Also those that are evenly spread, which make a part and not the run."""
-    with pytest.raises(RunError, match=f": {missing} missing; expected all parts of a run"):
+def test_parts_make_a_part_or_lack_others(parts, whole, missing):
+    refused = pytest.raises(RunError, match=f": {missing} missing")
+    with refused if missing else nullcontext():
         require_parts(parts, whole)
 
 
@@ -151,11 +141,6 @@ def second(edit) -> Callable[[list[Path]], None]:
     return lambda parts: edit_manifest(parts[1], edit)
 
 
-def repeats_record(parts: list[Path]) -> None:
-    lines = (parts[1] / RECORDS).read_bytes().splitlines(keepends=True)
-    (parts[1] / RECORDS).write_bytes(b"".join([lines[0], *lines]))
-
-
 def repeat_block(part: Path) -> None:
     """The last block follows once more, as block 4."""
     lines = (part / RECORDS).read_text().splitlines(keepends=True)
@@ -167,16 +152,13 @@ def repeat_block(part: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda parts: parts.pop(), "3/3 missing"),
         (lambda parts: parts.append(parts[0]), "both contain case"),
         (lambda parts: repeat_block(parts[1]), "round 1 a second time"),
         (
             lambda parts: cut_records(parts[1], -1),
             "3 of 4 blocks are done; the command that began it continues",
         ),
-        (repeats_record, "block 0 lacks a record (found block 0, vanilla_aa); restore it"),
         (second(lambda m: m["suite"].update(sha256="x")), "another questions"),
-        (second(lambda m: m["model"].update(fingerprint="x")), "another weights"),
         (second(lambda m: m["versions"].update(torch="0")), "library (torch): '0'"),
         (second(lambda m: m["config"]["decode"].update(seed=1)), "configuration (decode.seed)"),
         (second(lambda m: m.update(part=None)), "is not a part of a run"),
@@ -204,13 +186,11 @@ def test_parts_of_machines_that_keep_their_files_in_other_places(runs, parts, tm
     merge(parts, tmp_path / "out")
     assert counted(tmp_path / "out") == counted(runs / "whole")
     third = "/mnt/third/t.jsonl"  # the setting then names a file whose fingerprint is unknown
-    edit_manifest(
-        parts[1],
-        lambda manifest: (
-            manifest["model"].update(path=third),
-            manifest["suite"].update(origin=third),
-        ),
-    )
+
+    def move_again(manifest: dict) -> None:
+        manifest["model"]["path"] = manifest["suite"]["origin"] = third
+
+    edit_manifest(parts[1], move_again)
     with pytest.raises(RunError, match=r"configuration \(model.trace\): '/mnt/other/t.jsonl'"):
         merge(parts, tmp_path / "again")
 

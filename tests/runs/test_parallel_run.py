@@ -129,10 +129,6 @@ def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(
             ("engine=eager", "model.gpus=2", "model.parallel=tensor"),
             "engine=eager cannot run on several ranks",
         ),
-        (
-            ("engine=fast", "model.gpus=2", "model.attention=eager"),
-            "model.attention=eager asks for",
-        ),
         (("engine=fast", "model.gpus=2", "model.parallel=pipeline"), "expected engine=eager"),
     ],
 )

@@ -136,23 +136,3 @@ def test_a_case_that_kills_its_worker_three_times_is_an_error(settings, single, 
         assert not (run / AT).exists()
         assert not (run / DEATHS).exists()
     assert {record.error["type"] for record in records if record.error} == {"Killed"}
-
-
-@pytest.mark.slow
-def test_shards_on_a_cluster_of_two_nodes(command, single, tmp_path):
-    """A worker on each, started for the test."""
-    pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="pip install 'specbench[ray]'")
-    import ray
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
-    try:
-        cluster.add_node(**node)
-        at = f"hydra.launcher.ray.init.address={cluster.address}"
-        assert command("run.shards=2", "hydra/launcher=ray", at) == 0
-    finally:
-        ray.shutdown()  # which the launcher left connected
-        cluster.shutdown()
-    assert counted(tmp_path / "run") == counted(single)
-    assert len([*(tmp_path / "run" / "shards").glob("*-of-2")]) == 2

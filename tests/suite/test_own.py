@@ -79,7 +79,6 @@ def test_every_file_gives_the_same_cases(tmp_path, name):
 @pytest.mark.parametrize(
     ("row", "turns"),
     [
-        ({"messages": [USER]}, ("Who?",)),
         ({"messages": [USER, {"role": "assistant", "content": "She."}, USER]}, ("Who?", "Who?")),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]},
