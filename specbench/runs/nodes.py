@@ -2,15 +2,15 @@
 
 More nodes mean more accepted tokens, and a longer step. Vanilla decodes the beginning of a few of
 the run's answers once. A method that drafts from the context alone is replayed along them at every
-limit, without a forward. A method that reads the target decodes them with the largest draft that
-may pay; smaller limits are counted on its trees, and the best one is tried. Steps cost what
-``measure_steps`` has measured of their rows, drafting what it took. Which tokens are emitted does
-not depend on the limit.
+limit, without a forward. A method that reads the target decodes some of them with the few limits
+after which the cost of a step rises. Steps cost what ``measure_steps`` has measured of their rows,
+drafting what it took. Which tokens are emitted does not depend on the limit.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import statistics
@@ -22,7 +22,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from specbench.decode.budgets import chances_of, keep_likeliest
 from specbench.decode.latency import price_rows
 from specbench.kept import find_place
 from specbench.measure.environment import machine, spell_busy, weights_fingerprint
@@ -38,11 +37,14 @@ from specbench.runs.job import Job
 from specbench.runs.session import Session
 from specbench.runs.sources import Stage, Turn
 from specbench.screen import LOADING
-from specbench.types import Case, Draft
+from specbench.types import Case
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)  # [nodes], below whole drafts
 WORTH = 1.02  # by which a limit must be ahead of whole drafts
-PLAUSIBLE = 4.0  # [tokens a step] that the largest trial must not need to be as fast as vanilla
+FAR = 0.85  # of the best speedup so far: more nodes are not tried
+PLAUSIBLE = 3.0  # [tokens a step] that the largest trial must not need to be as fast as vanilla
+RISES = 1.05  # the cost of a step, from a limit to the next
+TRIALS = 3  # about as many of a method that reads the target
 CASES, TOKENS = 4, 48  # of a trial, the tokens of each turn
 LEAST_S, SHARE = 15.0, 0.05  # [s] that choosing may take; of the run's expected time, if longer
 _FOLDER = "nodes"  # of earlier choices, in the cache
@@ -125,11 +127,13 @@ class NodeSearch:
         tokens = job.config.decode.max_new_tokens
         expected_s = len(cases) * tokens * len(job.entries) * self._step_s(1)
         self._end_s = time.perf_counter() + max(LEAST_S, SHARE * expected_s)
-        self._cases: Sequence[Case] = cases
         if len(cases) > CASES:
-            self._cases = [cases[place * len(cases) // CASES] for place in range(CASES)]
+            cases = tuple(cases[place * len(cases) // CASES] for place in range(CASES))
+        self._cases = [
+            case if case.messages else replace(case, turns=case.turns[:1]) for case in cases
+        ]
         decode = replace(job.config.decode, max_new_tokens=min(TOKENS, tokens))
-        measure = replace(job.config.measure, lossless=False, keep_trees=len(self._cases))
+        measure = replace(job.config.measure, lossless=False, keep_trees=0)
         self._job = replace(job, config=replace(job.config, decode=decode, measure=measure))
         self._answers: dict[str, CaseRecord] | None = None  # of vanilla
 
@@ -140,7 +144,7 @@ class NodeSearch:
     def choose(self, entry: Entry, others: int) -> tuple[int, Tried]:
         """Return the limit of a method as ``pick_limit``. others: methods that share the time."""
         if reads_target(entry.method):
-            return self._count_trees(entry, self.left_s() / others / 3)
+            return self._try_live(entry, self.left_s() / others / TRIALS)
         replay = partial(self._replay, entry)
         records = replay(self._most)
         tried = {
@@ -150,24 +154,20 @@ class NodeSearch:
         tried[self._most] = find_speedup(records, self._step_s, self._busy)
         return pick_limit(tried, self._most)
 
-    def _count_trees(self, entry: Entry, limit_s: float) -> tuple[int, Tried]:
-        """Decode with the largest limit that may pay, count smaller ones, and decode with the best
-        of them.
+    def _try_live(self, entry: Entry, limit_s: float) -> tuple[int, Tried]:
+        """Decode with one limit after the other, until one is far behind the best or no draft
+        reaches it.
 
-        limit_s: [s] after which no further case is decoded.
+        limit_s: [s] after which the first trial decodes no further case; the others have its cases.
         """
-        most = largest_trial(self._step_s, self._most)
-        records = self._decode(entry, self._stage, most, limit_s)
-        counted = {
-            size: find_speedup([count_within(each, size) for each in records], self._step_s)
-            for size in takewhile(lambda size: size < min(most, _widest(records)), SIZES)
-        }
-        tried = counted | {most: find_speedup(records, self._step_s, self._busy)}
-        best = max(tried, key=tried.__getitem__)
-        if best != most:
-            again = self._decode(entry, self._stage, best, limit_s)
-            tried[best] = find_speedup(again, self._step_s, self._busy)
-        return pick_limit(tried, most)
+        tried, ids = Tried(), list[str]()
+        for size in list_trials(self._step_s, self._most):
+            records = self._decode(entry, self._stage, size, limit_s, ids)
+            ids = [record.case for record in records]
+            tried[size] = find_speedup(records, self._step_s, self._busy)
+            if tried[size] < FAR * max(tried.values()) or _widest(records) < size:
+                break
+        return pick_limit(tried, max(tried))
 
     def _replay(self, entry: Entry, nodes: int) -> list[CaseRecord]:
         """Decode along vanilla's answers, without a forward."""
@@ -196,10 +196,10 @@ class NodeSearch:
         stage: Stage,
         nodes: int,
         limit_s: float,
-        ids: Sequence[str] | None = None,
+        ids: Sequence[str] = (),
     ) -> list[CaseRecord]:
-        """Return the records of a trial, of at least one case. ids: of the cases, None = all."""
-        cases = [case for case in self._cases if ids is None or case.id in ids]
+        """Return the records of a trial, of at least one case. ids: of the cases, none = all."""
+        cases = [case for case in self._cases if not ids or case.id in ids]
         plan = [Block(place, 0, case, (entry.name,), place) for place, case in enumerate(cases)]
         vanilla = self._job.entries[0]
         rows = (vanilla,) if entry is vanilla else (vanilla, entry)
@@ -225,36 +225,24 @@ def pick_limit(tried: Mapping[int, float], most: int) -> tuple[int, Tried]:
     }
 
 
-def largest_trial(step_s: Callable[[int], float], most: int) -> int:
-    """Return the largest limit with which ``PLAUSIBLE`` tokens a step are as fast as vanilla."""
-    pays = [size for size in SIZES if step_s(1 + size) <= PLAUSIBLE * step_s(1) and size < most]
-    whole = step_s(1 + most) <= PLAUSIBLE * step_s(1)
-    return most if whole or not pays else pays[-1]
+def list_trials(step_s: Callable[[int], float], most: int) -> list[int]:
+    """Return the limits that a step's cost suggests: after each of them it rises, and ``PLAUSIBLE``
+    tokens a step pay for the largest.
+    """
+    sizes = [*(size for size in SIZES if size < most), most]
+    pays = [size for size in sizes if step_s(1 + size) <= PLAUSIBLE * step_s(1)] or sizes[:1]
+    following = dict(itertools.pairwise(sizes))
+    return [
+        size
+        for size in pays
+        if size == pays[-1] or step_s(1 + following[size]) > RISES * step_s(1 + size)
+    ]
 
 
 def _widest(records: Sequence[CaseRecord]) -> int:
     """Return the nodes of the largest draft that was proposed."""
     turns = [turn for record in records for turn in record.turns]
     return max((max(turn.proposed, default=0) for turn in turns), default=0)
-
-
-def count_within(record: CaseRecord, nodes: int) -> CaseRecord:
-    """Return a record as if each of its drafts had only the likeliest ``nodes``: accepted are those
-    of its path that remain.
-
-    The record has its trees. What a method would have drafted after a shorter path is not known.
-    """
-    turns = []
-    for turn in record.turns:
-        accept, fed = list[int](), list[int]()
-        for tree, count, rows in zip(turn.trees or (), turn.accept, turn.fed, strict=True):
-            draft = Draft(tree["tokens"], tree["parents"])
-            [kept] = keep_likeliest([chances_of(draft)], nodes)
-            reached = sum(1 for _ in takewhile(set(kept).__contains__, tree["path"]))
-            accept.append(count - len(tree["path"]) + reached)
-            fed.append(rows - len(draft) + len(kept))
-        turns.append(replace(turn, accept=accept, fed=fed))
-    return replace(record, turns=turns)
 
 
 def find_speedup(
@@ -295,7 +283,8 @@ class EarlierChoices:
     path: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        card, config, stage = self.job.source.card, self.job.config, self.stage
+        job, stage = self.job, self.stage
+        card, config = job.source.card, job.config
         about = (
             *(VERSION, card.path, weights_fingerprint(card.path), card.dtype, card.device),
             *(
@@ -305,6 +294,8 @@ class EarlierChoices:
             ),
             *(stage.engine.kind, stage.engine.describe_forward(), config.decode.first_draft),
             *(config.decode.temperature > 0, config.decode.length),
+            # of a profile that is given; else it is this machine's
+            job.profile and [price_rows(job.profile)(1 + size) for size in SIZES],
         )
         name = hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:16]
         self.path = find_place().parent / _FOLDER / f"{name}.json"

@@ -5,7 +5,6 @@ stays lossless.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +15,21 @@ from builders.profiles import FIT
 from builders.runs import execute_job, replay_settings, run_main, watch_job
 from specbench.commands.compare import main as compare
 from specbench.input import InputError
+from specbench.kept import PLACE
 from specbench.profile import Fit, write_profile
 from specbench.records.store import read_manifest, read_run
 from specbench.runs.job import job_of
-from specbench.runs.nodes import SIZES, find_speedup, search
+from specbench.runs.nodes import (
+    PLAUSIBLE,
+    RISES,
+    SIZES,
+    NodeSearch,
+    find_speedup,
+    list_trials,
+    pick_limit,
+)
+from specbench.runs.session import set_stage
 
-WIDE = 30
 STEP_MS = {1: 1.0, 2: 1.1, 3: 1.2, 5: 1.4, 9: 1.8, 17: 2.6, 33: 4.2, 65: 7.4}
 RUN = (
     "model=tiny",
@@ -34,81 +42,81 @@ RUN = (
 )
 
 
-def trial(nodes: int, right: float = 0.7, drafting_s: float = 0.0, failed: bool = False):
-    """A record of ten steps: of a chain of ``nodes``, at most ``WIDE``, each token is right with
-    this chance.
+@pytest.mark.parametrize("row", [0.0, 0.001, 0.05, 0.2, 0.6, 2.0])
+def test_limits_of_live_trials_end_where_a_step_begins_to_cost_more(row):
+    """None of the limits that are left out has more nodes at nearly the same cost, up to the
+    largest.
     """
-    fed = min(nodes, WIDE)
-    turn = SimpleNamespace(
-        proposed=[fed] * 10, fed=[1 + fed] * 10,
-        accept=[sum(right**depth for depth in range(fed + 1))] * 10,
-        phases_s={"draft": 10 * drafting_s, "update": 0.0}, wall_s=4.0, cpu_s=1.0,
-    )  # fmt: skip
-    return [SimpleNamespace(status="error" if failed else "ok", turns=[turn])]
-
-
-@pytest.mark.parametrize("row", [0.001, 0.05, 0.2, 0.6, 2.0])
-@pytest.mark.parametrize("drafting_s", [0.0, 0.8])
-def test_the_limit_with_the_most_tokens_a_second_is_found(row, drafting_s):
-    """Against a search through every number of nodes: none is more than 5 % better."""
 
     def step_s(rows: int) -> float:
-        return 1 + row * (rows - 1)
+        return 1 + row * 4 * (-(-rows // 4) - 1)  # in fours
 
-    def speedup(nodes: int) -> float:
-        return sum(0.7**depth for depth in range(nodes + 1)) / (step_s(1 + nodes) + drafting_s)
-
-    seen: list[int] = []
-    found, tried = search(
-        lambda nodes: seen.append(nodes) or trial(nodes, 0.7, drafting_s),
-        partial(find_speedup, step_s=step_s),
-        256,
-    )
-    best = max(speedup(nodes) for nodes in range(1, WIDE + 1))
-    if best > 1:
-        assert speedup(min(found, WIDE)) > 0.95 * best
-        assert tried[str(found)] == pytest.approx(speedup(min(found, WIDE)), abs=1e-3)
-    else:
-        assert found == 0
-    assert seen[0] == 256  # the whole draft, which tells where to end
-    assert seen[1:] == list(SIZES[: len(seen) - 1])
-    if row >= 0.6:
-        # it ends where more nodes are far behind
-        assert len(seen) < 1 + sum(size < WIDE for size in SIZES)
+    found = list_trials(step_s, 256)
+    assert found == sorted(found)
+    assert step_s(1 + found[-1]) <= PLAUSIBLE or found == [1]
+    sizes = [*SIZES, 256]
+    for size in sizes[: sizes.index(found[-1])]:
+        following = next(each for each in found if each >= size)
+        assert step_s(1 + following) <= RISES ** len(sizes) * step_s(1 + size)
+        assert (size in found) == (
+            step_s(1 + sizes[sizes.index(size) + 1]) > RISES * step_s(1 + size)
+        )
 
 
-def test_a_draft_that_is_always_worth_it_stays_whole_and_failed_trials_hide_nothing():
-    flat, rising = (
-        partial(find_speedup, step_s=step_s)
-        for step_s in (lambda rows: 1.0, lambda rows: 1 + 0.01 * rows)
-    )
-    assert search(trial, flat, 256)[0] == 256
-    # its cases fail visibly
-    assert search(lambda nodes: trial(nodes, failed=True), flat, 256)[0] == 256
-    assert search(lambda nodes: trial(nodes, right=0.0), rising, 256)[0] == 0
+def test_the_limit_with_the_most_tokens_a_second_is_picked():
+    assert pick_limit({1: 1.2, 4: 1.5, 256: 1.1}, 256)[0] == 4
+    assert pick_limit({1: 1.2, 4: 1.11, 256: 1.19}, 256)[0] == 256  # nearly as good as whole
+    assert pick_limit({1: 0.9, 4: 0.8, 256: 0.3}, 256)[0] == 0
+    assert pick_limit({256: 0.0}, 256)[0] == 256  # its cases fail visibly
+    assert pick_limit({256: 1.23456, 1: 1.0}, 256)[1] == {"1": 1.0, "256": 1.235}
 
 
-def test_on_a_busy_machine_drafting_is_the_processors_time():
-    """A drafter that waited for the processor in three quarters of its time pays, and by the wall
-    time it does not.
-    """
-    found = {}
-    for busy in (False, True):
-        found[busy] = search(
-            lambda nodes: trial(nodes, 0.7, drafting_s=4.0),
-            partial(find_speedup, step_s=lambda rows: 1.0, busy=busy),
-            256,
-        )[0]
-    assert found == {False: 0, True: 256}
+def trial(drafting_s: float):
+    """A record of ten steps of three tokens each, that were the processor's for a quarter."""
+    turn = SimpleNamespace(
+        fed=[4] * 10, accept=[3] * 10, phases_s={"draft": 10 * drafting_s, "update": 0.0},
+        wall_s=4.0, cpu_s=1.0,
+    )  # fmt: skip
+    return [SimpleNamespace(status="ok", turns=[turn])]
+
+
+def test_a_speedup_counts_tokens_rows_and_drafting():
+    """On a busy machine drafting is the processor's time."""
+    assert find_speedup(trial(0.0), lambda rows: 1 + rows / 4) == pytest.approx(3 * 1.25 / 2)
+    assert find_speedup(trial(2.0), lambda rows: 1.0) == pytest.approx(3 / 3)
+    assert find_speedup(trial(2.0), lambda rows: 1.0, busy=True) == pytest.approx(3 / 1.5)
+    failed = [SimpleNamespace(status="error", turns=[])]
+    assert find_speedup(failed, lambda rows: 1.0) == 0.0
+
+
+@pytest.mark.parametrize("name", ["pld", "suffix_decoding", "cacheback", "n_grammys"])
+def test_a_replay_accepts_what_the_model_accepts_at_every_limit(name):
+    """And a limit that is not asked for gives other accepted lengths: the comparison can fail."""
+    settings = (f"method=[{name}]", *RUN[2:4], "measure=quick", "decode.max_new_tokens=24")
+    job = job_of(["model=tiny", *settings, "engine.max_nodes=auto"])
+    accepted = {}
+    with set_stage(job) as stage:
+        search = NodeSearch(job, stage)
+        entry = job.entries[1]
+        for nodes in (1, 3, 256):
+            replayed = search._replay(entry, nodes)
+            live = search._decode(entry, stage, nodes, 60.0)
+            accepted[nodes], wanted = (
+                [turn.accept for record in records for turn in record.turns]
+                for records in (replayed, live)
+            )
+            assert accepted[nodes] == wanted
+            assert [record.status for record in replayed] == ["ok"] * len(live)
+    assert accepted[1] != accepted[256]
 
 
 @pytest.fixture
-def steps(monkeypatch):
+def steps(monkeypatch, tmp_path):
     """The cost of a step, and no drafting time, so that a choice is the same in every process."""
     monkeypatch.setattr(specbench.runs.session, "measure_steps", lambda *_: dict(STEP_MS))
     find = specbench.runs.nodes.find_speedup
 
-    def without_drafting(records, step_s, busy):
+    def without_drafting(records, step_s, busy=False):
         for record in records:
             for turn in record.turns:
                 turn.phases_s |= {"draft": 0.0, "update": 0.0}
@@ -116,6 +124,7 @@ def steps(monkeypatch):
 
     monkeypatch.setattr(specbench.runs.nodes, "find_speedup", without_drafting)
     monkeypatch.setattr(specbench.runs.nodes, "CASES", 1)
+    monkeypatch.setenv(PLACE, str(tmp_path / "cache"))
 
 
 def nodes_of(manifest):
@@ -190,6 +199,55 @@ def test_a_limit_of_no_node_is_plain_decoding(tmp_path):
 def test_limits_that_cannot_be_chosen_are_refused(given, message):
     with pytest.raises(InputError, match=message):
         job_of([*RUN, *given])
+
+
+def test_an_earlier_choice_of_this_machine_is_taken(steps, tmp_path, monkeypatch, capsys):
+    """Of the same parameters, also if the run was another one; and a choice survives an
+    interrupt.
+    """
+    first = NodeSearch.choose
+
+    def interrupted(self, entry, others):
+        if entry.name == "eagle2":
+            raise KeyboardInterrupt
+        return first(self, entry, others)
+
+    monkeypatch.setattr(NodeSearch, "choose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        execute_job(tmp_path / "one", *RUN)
+    asked = []
+    monkeypatch.setattr(
+        NodeSearch,
+        "choose",
+        lambda self, entry, others: asked.append(entry.name) or first(self, entry, others),
+    )
+    execute_job(tmp_path / "two", *RUN)
+    assert asked == ["eagle2"]
+    assert "nodes of pld: as an earlier run chose them" in capsys.readouterr().out
+    execute_job(tmp_path / "three", *RUN, "decode.max_new_tokens=10")
+    assert asked == ["eagle2"]
+    chosen = [read_manifest(tmp_path / name).methods["pld"].nodes for name in ("two", "three")]
+    assert chosen[0] == chosen[1]
+    execute_job(tmp_path / "four", *RUN, "method.pld.num_draft=9")
+    assert asked == ["eagle2", "pld"]
+    execute_job(tmp_path / "five", *RUN, "measure.fresh=true")
+    assert asked[2:] == ["pld", "eagle2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ((), "auto"),
+        (("load=closed",), 256),
+        (("suite.part=1/2",), 256),
+        (("engine=eager",), "auto"),
+        (("engine.max_nodes=64",), 64),
+    ],
+)
+def test_on_a_processor_a_model_of_ones_own_gets_the_nodes_that_pay(given, wanted):
+    own = ("model.path=bundled:tiny", "method=[pld]", "suite=mini", "suite.limit=1")
+    assert job_of([*own, *given]).config.engine.max_nodes == wanted
+    assert job_of([*RUN[:-1]]).config.engine.max_nodes == 256
 
 
 def test_a_replay_takes_the_cost_of_a_step_from_a_profile(steps, tmp_path):
