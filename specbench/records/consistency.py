@@ -24,19 +24,14 @@ from specbench.records.record import (
     CaseRecord,
     EngineKind,
     LoadKind,
-    StretchRecord,
     find_divergence,
 )
-
-_ROUNDED_S = 1e-3  # [s] that sums of times may differ by
 
 
 @dataclass(slots=True)
 class _Case:
     """The question of a case. first: the line of its first record. turns: of its first valid one,
     on line ``done``.
-
-    prompt: [tokens] of its first turn, on line ``asked``.
     """
 
     category: str
@@ -44,8 +39,6 @@ class _Case:
     first: int
     turns: int = 0
     done: int = 0
-    prompt: int = 0
-    asked: int = 0
 
 
 @dataclass(slots=True)
@@ -76,9 +69,6 @@ class Consistency:
         self._known = set(manifest.part.cases) if manifest.part else set[str]()
         self._replayed = manifest.config.engine.kind in (EngineKind.REPLAY, EngineKind.TIMED)
         self._loaded = manifest.config.load.kind != LoadKind.ONE
-        most, context = manifest.config.decode.max_new_tokens, manifest.model.context
-        self._most = LARGEST if most is None else most
-        self._context = 2 * LARGEST if context is None else context
         self._line, self._number = 0, -1
         self._cases: dict[str, _Case] = {}
         self._places: dict[tuple[str, int], _Place] = {}
@@ -122,10 +112,6 @@ class Consistency:
             )
         place.block, place.lines[record.method] = record.block, self._line
         self._block.append((self._line, record))
-        if record.stretch is not None:
-            spent, most = sum([turn.wall_s for turn in record.turns]), record.stretch["seconds"]
-            if spent > most + _ROUNDED_S:
-                self._refuse(f"the turns took {spent:g} s, their stretch {most:g} s")
 
     def end(self) -> None:
         """Check the last block, of which a kill may have cut the end."""
@@ -192,27 +178,6 @@ class Consistency:
                 self._refuse_other(
                     "number of turns", record, len(record.turns), case.turns, case.done
                 )
-        self._check_lengths(record, case)
-
-    def _check_lengths(self, record: CaseRecord, case: _Case) -> None:
-        """Refuse another prompt than that of earlier records, and more tokens than a turn may
-        have.
-        """
-        for place, turn in enumerate(record.turns):
-            prompt, count = turn.prompt_tokens, len(turn.ids)
-            if not (place or case.asked):
-                case.prompt, case.asked = prompt, self._line
-            elif not place and prompt != case.prompt:
-                self._refuse_other("turns.0.prompt_tokens", record, prompt, case.prompt, case.asked)
-            if count > self._most:
-                self._refuse(
-                    f"turns.{place} has {count} ids, decode.max_new_tokens is {self._most}"
-                )
-            if prompt + count > self._context:
-                self._refuse(
-                    f"turns.{place} has a prompt of {prompt} tokens and {count} ids, the model's"
-                    f" context is {self._context}"
-                )
 
     def _refuse_other(
         self, name: str, record: CaseRecord, value: object, before: object, line: int
@@ -236,9 +201,6 @@ class Consistency:
             self._refuse(f"block {self._number} has not the same cases under every method")
         for own in cases.values() or [block]:
             self._compare(own)
-        if self._loaded:
-            for name in methods:
-                self._check_stretch([entry for entry in block if entry[1].method == name])
 
     def _require_all(self, block: _Lines, methods: dict[str, int]) -> None:
         """Refuse a block that lacks a method: each that the run had by then, and that the case was
@@ -293,43 +255,6 @@ class Consistency:
                     f" {f'the answer is {truth}' if done else 'vanilla failed'}",
                     line,
                 )
-
-    def _check_stretch(self, records: _Lines) -> None:
-        """Refuse records of a method in a block that are not of one stretch, which lasts until its
-        last answer.
-        """
-        about: StretchRecord | None = None
-        begin, end, tokens = float("inf"), 0.0, 0
-        for line, record in records:
-            if record.stretch is None:
-                continue
-            if about is not None and record.stretch != about:
-                self._refuse(f"stretch is {record.stretch}, in another record of it {about}", line)
-            about = record.stretch
-            for turn in record.turns:
-                if turn.load is None:
-                    self._refuse("a turn lacks its load", line)
-                if max(turn.load["requests"], default=0) > (
-                    self._manifest.config.load.requests or 1
-                ):
-                    self._refuse(
-                        f"load.requests is {max(turn.load['requests'])}, more than the manifest's",
-                        line,
-                    )
-                start = turn.load["arrival_s"]
-                begin, tokens = min(begin, start), tokens + len(turn.ids)
-                end = max(end, start + turn.load["queue_s"] + turn.prefill_s + turn.decode_s)
-        if about is None:
-            return
-        line, whole = records[0][0], all(record.status == "ok" for _, record in records)
-        if end - begin > about["seconds"] + _ROUNDED_S or (
-            whole and about["seconds"] > end - begin + _ROUNDED_S
-        ):
-            self._refuse(
-                f"stretch.seconds is {about['seconds']:g}, its turns took {end - begin:g} s", line
-            )
-        if tokens > about["tokens"]:
-            self._refuse(f"stretch.tokens is {about['tokens']}, its turns have {tokens} ids", line)
 
     def _refuse(self, fault: str, line: int | None = None) -> NoReturn:
         raise InputError(
