@@ -219,13 +219,6 @@ MODELS = (
         "method.eagle.head=head",
         files={"head/config.json": "hello"},
     ),
-    bad(
-        "method=[cacheback] model.frozen_table=x.safetensors",
-        "x.safetensors",
-        "kernel",
-        name="a link to the kernel",
-        files=lambda folder: (folder / "x.safetensors").symlink_to("/proc/self/mem"),
-    ),
 )
 
 SAID = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}
