@@ -358,8 +358,8 @@ COUNTS = (
     "num_hidden_layers",
     "vocab_size",
 )
-MORE_COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 MOST_LAYERS = 1024
+MORE_COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 # Families whose layers have Llama's names and shapes, and compute something else: rotary positions
 # or norms.
 UNLIKE_LLAMA = ("ernie4_5", "gemma", "granite", "helium", "ministral3", "smollm3")
