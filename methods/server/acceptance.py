@@ -252,7 +252,7 @@ GAUGES: Mapping[str, tuple[str, Callable[[Sequence[float]], float]]] = {
     "gpu_busy": ("DCGM_FI_DEV_GPU_UTIL", lambda values: sum(values) / len(values) / 100),
     "gpu_power_w": ("DCGM_FI_DEV_POWER_USAGE", sum),
 }
-_VALUE = r"(?:\{[^}\n]*\})?[ \t]+([\d.]{1,30}(?:[eE][+-]?\d{1,3})?)(?=\s|$)"
+_VALUE = r"(?:\{[^}\n]*\})?[ \t]+(\d{1,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?)(?=\s|$)"
 _SAMPLES = {
     name: re.compile(f"^(?:{names}){_VALUE}", re.MULTILINE) for name, (names, _) in GAUGES.items()
 }
@@ -267,10 +267,7 @@ def read_gauges(page: str) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for name, (_, join) in GAUGES.items():
-        try:
-            values = [float(sample[1]) for sample in _SAMPLES[name].finditer(page)]
-        except ValueError:  # several points
-            continue
+        values = [float(sample[1]) for sample in _SAMPLES[name].finditer(page)]
         if values and max(values) < MOST:
             found[name] = join(values)
     return found

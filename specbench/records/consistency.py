@@ -59,17 +59,13 @@ class Consistency:
                     " from 0"
                 )
             self._number = record.block
-        elif not self._loaded and record.case != self._block[0][1].case:
+        else:
             line, first = self._block[0]
-            self._refuse(
-                f"case of block {record.block} is {record.case}, on line {line} it is {first.case}"
-            )
-        elif record.round != self._block[0][1].round:
-            line, first = self._block[0]
-            self._refuse(
-                f"round of block {record.block} is {record.round}, on line {line} it is"
-                f" {first.round}"
-            )
+            if record.round != first.round or not (self._loaded or record.case == first.case):
+                self._refuse(
+                    f"block {record.block} is case {record.case}, round {record.round}; on line"
+                    f" {line} it is case {first.case}, round {first.round}"
+                )
         self._methods.add(record.method)
         lines[record.method] = self._line
         self._block.append((self._line, record))
@@ -80,8 +76,10 @@ class Consistency:
 
     def _check_place(self, record: CaseRecord, line: int | None) -> None:
         """Refuse a record that is there, on this line, or that the manifest excludes."""
-        again = self._grown and record.method in REFERENCES
-        if line is not None and not (again and not self._is_in_block(record, line)):
+        if line is not None and (
+            not (self._grown and record.method in REFERENCES)
+            or (record.block == self._number and line >= self._block[0][0])
+        ):
             self._refuse(
                 f"case {record.case}, {record.method}, round {record.round} is on line {line}"
                 " already"
@@ -89,12 +87,6 @@ class Consistency:
         if record.method not in self._names and self._names:
             known = ", ".join(sorted(self._names))
             self._refuse(f"method {record.method} is not in the manifest, which has {known}")
-
-    def _is_in_block(self, record: CaseRecord, line: int) -> bool:
-        """Returns whether a line is of the block that the record belongs to, if that is the
-        latest.
-        """
-        return record.block == self._number and line >= self._block[0][0]
 
     def _close(self, complete: bool) -> None:
         """Check a block against itself. complete: another block follows, so that none of its
