@@ -48,7 +48,7 @@ from methods.parts.tree_method import EMBEDDING, HeadRun, TreeHead, TreeMethod, 
 from specbench.models.eager.cache import SlotCache
 from specbench.models.entries import refuse_entries
 from specbench.models.facade import ModelCard, Target
-from specbench.models.family import check_family, find_steady_context
+from specbench.models.family import EXPERTS, check_family, find_steady_context
 from specbench.models.fast.host.forward import Norm, Product
 from specbench.models.load import UNREADABLE, choose_experts, explain
 from specbench.models.tree import build_causal_mask, list_masked_chunks
@@ -61,6 +61,7 @@ ALONE: dict[str, Any] = {
     "first_k_dense_replace": 0, "mlp_only_layers": [], "decoder_sparse_step": 1, "vocab_size": 1,
     "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
+MOST_EXPERTS = 4096
 FIRST, UNUSED = "layers.0.", ("embed_tokens.weight", "norm.weight")
 
 
@@ -77,6 +78,14 @@ def configure_layer(file: HeadFile, target: Any) -> Any:
     """
     raw, family = file.layer, str(file.layer["model_type"])
     require_vocabulary(file, raw.get("vocab_size"), target)
+    for name in EXPERTS:
+        if raw.get(name) is not None and not (
+            type(raw[name]) is int and 1 <= raw[name] <= MOST_EXPERTS
+        ):
+            raise InputError(
+                f"{file.where}: {name}={raw[name]!r}; expected a whole number from 1 to"
+                f" {MOST_EXPERTS}"
+            )
     known = CONFIG_MAPPING[family]().to_dict()
     try:
         config = CONFIG_MAPPING[family].from_dict(

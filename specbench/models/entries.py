@@ -34,10 +34,14 @@ class _Served(_Text, total=False):
 
 
 def refuse_entries(text: Any, key: str) -> None:
-    """Raise InputError for a size below 1. text: the configuration of a language model."""
-    for name in _SIZES:
-        if isinstance(size := getattr(text, name, None), int) and size < 1:
-            raise InputError(f"{key}: {name} is {size}; expected 1 or more")
+    """Raise InputError for a number with which no forward makes sense. text: the configuration of a
+    language model.
+    """
+    for name in (*_SIZES, "rms_norm_eps"):
+        low, high = (0, 0.1) if name == "rms_norm_eps" else (1, float("inf"))
+        value = getattr(text, name, None)
+        if isinstance(value, int | float) and not low <= value <= high:
+            raise InputError(f"{key}: {name} is {value}; expected from {low} to {high}")
 
 
 def read_vocab_size(path: Path) -> int:

@@ -10,7 +10,6 @@ little of each case.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -164,11 +163,3 @@ class Consistency:
         raise InputError(
             f"{self._path}, line {line or self._line}: {fault}; expected the records of one run"
         )
-
-
-def check_records(path: Path, manifest: Manifest, records: Sequence[CaseRecord]) -> None:
-    """Check all records of a run. path: of their file. Raises InputError."""
-    consistency = Consistency(path, manifest)
-    for record in records:
-        consistency.check(record)
-    consistency.end()

@@ -9,11 +9,9 @@ table requires.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -40,16 +38,6 @@ from specbench.records.record import (
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
-def _refuse_no_date(value: str) -> str:
-    try:
-        if value:
-            datetime.fromisoformat(value)
-    except ValueError:
-        raise PydanticCustomError("date", "Input should be a date of ISO 8601") from None
-    return value
-
-
-Date = Annotated[str, AfterValidator(_refuse_no_date)]  # and its time; empty if it is unknown
 Device = Annotated[str, Field(pattern=r"^\w*(:\d{1,4})?$")]  # cpu, cuda, cuda:1
 
 
@@ -96,7 +84,7 @@ class Process(Section):
     that it worked on.
     """
 
-    started: Date = ""
+    started: str = ""
     git: Git = Git()
     machine: Machine = Machine()
     versions: dict[str, Any] = {}
@@ -301,7 +289,7 @@ class Manifest(Section):
 
     schema_: Annotated[int, Field(ge=1, le=SCHEMA)] = Field(default=SCHEMA, alias="schema")
     specbench: str | None = None
-    created: Date = ""
+    created: str = ""
     config: Settings = Settings()
     config_hash: str | None = None
     model: TargetModel = TargetModel()

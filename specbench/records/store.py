@@ -334,10 +334,6 @@ class RunWriter:
         """Write the records of one block and sync them to the disk. If that fails, nothing of the
         block stays.
         """
-        if VANILLA not in {record.method for record in block}:
-            raise RuntimeError(
-                f"block of case {block[0].case} lacks {VANILLA}, which its methods are paired with"
-            )
         data = memoryview("".join(record.to_json() + "\n" for record in block).encode("utf-8"))
         if self._end is not None:
             self._truncate(self._end)
