@@ -32,9 +32,7 @@ from specbench.models.entries import read_vocab_size
 from specbench.models.facade import ModelCard
 from specbench.models.family import check_family, choose_context
 from specbench.models.weights import (
-    refuse_files,
     refuse_folder,
-    refuse_layers,
     refuse_missing,
     refuse_shapes,
     refuse_size,
@@ -384,8 +382,6 @@ def locate_file(path: str) -> str:
 
 def read_tokenizer(path: str, key: str, **options: Any) -> Any:
     """Read the tokenizer of a folder or hub id. Raises InputError that names ``key``."""
-    if os.path.isdir(path):  # noqa: PTH112 (likewise)
-        refuse_files(Path(path), f"{key}={path}")
     found = _read(AutoTokenizer, path, key, **options)
     if not (isinstance(longest := found.model_max_length, int | float) and 1 <= longest <= 1e31):
         raise InputError(
@@ -437,7 +433,6 @@ def _random_config(random: dict[str, Any], prefix: str) -> Any:
             f"{prefix}random.family={family}: unknown to transformers; expected e.g."
             f" {', '.join(known)}"
         )
-    refuse_layers(random["config"], f"{prefix}random.config")
     try:
         config = AutoConfig.for_model(family, **random["config"])
     except UNREADABLE as error:
