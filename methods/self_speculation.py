@@ -25,7 +25,6 @@ from methods.parts.parameters import count, number
 from specbench.method import Drafter, Drafting
 from specbench.models.facade import ModelCard, Target
 from specbench.models.transfer import upload
-from specbench.models.weights import MOST_LAYERS
 from specbench.types import InputError, Prefill
 
 ENOUGH = 0.95  # of a window's tokens: the search ends (SWIFT's code: 0.93 to 0.95)
@@ -130,7 +129,7 @@ class SelfSpeculation(ChainMethod):
         0.8, lambda value: 0 < value <= 1, "a probability above 0 and up to 1"
     )
     skip: list[int] | None = None
-    exit: int | None = count(None, high=MOST_LAYERS)
+    exit: int | None = count(None)
     search: int = count(0, 0, 1000)
     window: int = count(32, high=READ // 2)
 

@@ -34,26 +34,24 @@ LONGEST = 1 << 24  # [characters] of a document: more take minutes and gigabytes
 OVERLAP = 13
 
 
-def drop_overlapping(
-    documents: Iterable[str], excluded: Iterable[str], words: int = OVERLAP
-) -> tuple[list[str], int]:
-    """The documents that share no ``words`` words in a row with any text of ``excluded``, and how
+def drop_overlapping(documents: Iterable[str], excluded: Iterable[str]) -> tuple[list[str], int]:
+    """The documents that share no ``OVERLAP`` words in a row with any text of ``excluded``, and how
     many do.
 
     Case, punctuation and line breaks do not count. A benchmark's questions, passages and answers
     are kept out of a corpus so: a drafter that has read them would copy what it should guess.
     """
-    known = {gram for text in excluded for gram in _grams(text, words)}
+    known = {gram for text in excluded for gram in _grams(text)}
     every = list(documents)
     if not known:
         return every, 0
-    kept = [document for document in every if known.isdisjoint(_grams(document, words))]
+    kept = [document for document in every if known.isdisjoint(_grams(document))]
     return kept, len(every) - len(kept)
 
 
-def _grams(text: str, words: int) -> Iterator[tuple[str, ...]]:
+def _grams(text: str) -> Iterator[tuple[str, ...]]:
     found = re.findall(r"\w+", text.lower())
-    return zip(*(found[start:] for start in range(words)), strict=False)
+    return zip(*(found[start:] for start in range(OVERLAP)), strict=False)
 
 
 def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterator[str]:
@@ -243,7 +241,6 @@ class BuiltFile:
         with named(f"{key}={place}: "):
             if not place.is_file():
                 raise InputError(f"no such file; {build}")
-            refuse_irregular(place, "", build)
             try:
                 # checks the header against the file's length
                 with safe_open(place, framework="numpy") as file:

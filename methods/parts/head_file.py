@@ -333,9 +333,9 @@ def shapes_of(state: Mapping[str, Tensor]) -> dict[str, TensorShape]:
     return {name: tuple(weight.shape) for name, weight in state.items()}
 
 
-def random_weights(expected: Mapping[str, TensorShape], seed: int = 0) -> dict[str, Tensor]:
+def random_weights(expected: Mapping[str, TensorShape]) -> dict[str, Tensor]:
     """Seeded weights of these shapes: norms one, everything else normal with deviation 0.02."""
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(0)
     return {
         name: torch.ones(shape) if "norm" in name else torch.randn(shape, generator=random) * 0.02
         for name, shape in expected.items()
@@ -358,8 +358,8 @@ COUNTS = (
     "num_hidden_layers",
     "vocab_size",
 )
-MORE_COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 MOST_LAYERS = 1024
+MORE_COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 # Families whose layers have Llama's names and shapes, and compute something else: rotary positions
 # or norms.
 UNLIKE_LLAMA = ("ernie4_5", "gemma", "granite", "helium", "ministral3", "smollm3")

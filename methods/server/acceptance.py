@@ -25,7 +25,6 @@ SAMPLE = re.compile(
     re.MULTILINE,
 )
 POSITION = re.compile(r'position="(\d+)"')
-DIGITS = len(str(MOST))
 # How a server that draws acceptance from a table reports it: vLLM, SGLang, llama.cpp.
 SYNTHETIC = re.compile(
     r"rejection_sample_method\W{1,8}synthetic|synthetic_acceptance_(?:length|rates?)\W{1,4}[\d.]"
@@ -85,8 +84,12 @@ def parse_counters(text: str, where: str = "/metrics") -> Counters:
     found: Counters = {}
     for sample in SAMPLE.finditer(text):
         _, name, labels, value = sample.groups()
-        place, count = POSITION.search(labels or ""), _count_of(value)
-        if count is None or (place and (len(place[1]) > DIGITS or int(place[1]) >= MOST)):
+        place = POSITION.search(labels or "")
+        try:
+            count, number = float(value), int(place[1]) if place else 0
+        except ValueError:  # also of thousands of digits
+            count, number = -1.0, 0
+        if not 0 <= count <= MOST_COUNTED or number >= MOST:
             expected = f"a count from 0 to {MOST_COUNTED}, of a position below {MOST}"
             raise CaseError(
                 f"{where}: {sample[0][:SHOWN]}; expected {expected}: correct the server"
@@ -94,14 +97,6 @@ def parse_counters(text: str, where: str = "/metrics") -> Counters:
         key = f"{name}.{place[1]}" if place else name
         found[key] = found.get(key, 0.0) + count
     return found
-
-
-def _count_of(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value <= MOST_COUNTED else None
 
 
 def report_from_counters(
@@ -257,7 +252,7 @@ GAUGES: Mapping[str, tuple[str, Callable[[Sequence[float]], float]]] = {
     "gpu_busy": ("DCGM_FI_DEV_GPU_UTIL", lambda values: sum(values) / len(values) / 100),
     "gpu_power_w": ("DCGM_FI_DEV_POWER_USAGE", sum),
 }
-_VALUE = r"(?:\{[^}\n]*\})?[ \t]+([\d.]{1,30}(?:[eE][+-]?\d{1,3})?)(?=\s|$)"
+_VALUE = r"(?:\{[^}\n]*\})?[ \t]+(\d{1,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?)(?=\s|$)"
 _SAMPLES = {
     name: re.compile(f"^(?:{names}){_VALUE}", re.MULTILINE) for name, (names, _) in GAUGES.items()
 }
@@ -272,10 +267,7 @@ def read_gauges(page: str) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for name, (_, join) in GAUGES.items():
-        try:
-            values = [float(sample[1]) for sample in _SAMPLES[name].finditer(page)]
-        except ValueError:  # several points
-            continue
+        values = [float(sample[1]) for sample in _SAMPLES[name].finditer(page)]
         if values and max(values) < MOST:
             found[name] = join(values)
     return found

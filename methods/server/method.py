@@ -110,11 +110,6 @@ class StreamedAnswer:
                 f"{self.url}: more than the {self.limit} tokens that were requested; expected at"
                 " most these"
             )
-        if len(self.text) > self.limit * LONGEST_TOKEN:
-            raise CaseError(
-                f"{self.url}: {len(self.text)} characters for {self.limit} tokens; expected at most"
-                f" {LONGEST_TOKEN} per token"
-            )
         if ids and max(ids) >= self.vocabulary:
             raise CaseError(
                 f"{self.url}: token id {max(ids)}; expected an id below {self.vocabulary}, the size"
@@ -170,7 +165,6 @@ class StreamedAnswer:
 
 
 log = logging.getLogger(__name__)
-LONGEST_TOKEN = 1 << 10  # [characters]; the longest of a vocabulary are lines of spaces or dashes
 HEALTH, MODELS, NOT_FOUND = "/health", "/v1/models", 404
 LAGS = 5  # readings of the counters after the first
 CHAT = "chat"

@@ -34,9 +34,7 @@ from specbench.models.family import check_family, choose_context
 from specbench.models.gguf import SUFFIX, convert, find_gguf, is_gguf, read_note
 from specbench.models.packaged import PACKAGED, find_packaged
 from specbench.models.weights import (
-    refuse_files,
     refuse_folder,
-    refuse_layers,
     refuse_missing,
     refuse_shapes,
     refuse_size,
@@ -423,8 +421,6 @@ def locate_file(path: str) -> str:
 
 def read_tokenizer(path: str, key: str, **options: Any) -> Any:
     """Read the tokenizer of a folder or hub id. Raises InputError that names ``key``."""
-    if os.path.isdir(path):  # noqa: PTH112 (likewise)
-        refuse_files(Path(path), f"{key}={path}")
     if (note := read_note(path)) and "split" in note:
         raise InputError(
             f"{key}: {note['file']} splits text by tokenizer.ggml.pre={note['split']}, which"
@@ -482,7 +478,6 @@ def _random_config(random: dict[str, Any], prefix: str) -> Any:
             f"{prefix}random.family={family}: unknown to transformers; expected e.g."
             f" {', '.join(known)}"
         )
-    refuse_layers(random["config"], f"{prefix}random.config")
     try:
         config = AutoConfig.for_model(family, **random["config"])
     except UNREADABLE as error:

@@ -9,23 +9,18 @@ table requires.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     PrivateAttr,
     ValidationError,
     model_serializer,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, describe, parse_json
@@ -43,37 +38,6 @@ from specbench.records.record import (
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
-def _refuse_null(value: Any) -> Any:
-    if value is None:
-        raise PydanticCustomError("null", "Input should be left out or have a value")
-    return value
-
-
-class _Given(BeforeValidator):
-    """The entry may be absent, which is None here, but it is not null in a file, nor in the file's
-    JSON schema.
-    """
-
-    def __get_pydantic_json_schema__(
-        self, core: CoreSchema, make: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        [found] = [each for each in make(core)["anyOf"] if each != {"type": "null"}]
-        return found
-
-
-GIVEN = _Given(_refuse_null)
-
-
-def _refuse_no_date(value: str) -> str:
-    try:
-        if value:
-            datetime.fromisoformat(value)
-    except ValueError:
-        raise PydanticCustomError("date", "Input should be a date of ISO 8601") from None
-    return value
-
-
-Date = Annotated[str, AfterValidator(_refuse_no_date)]  # and its time; empty if it is unknown
 Device = Annotated[str, Field(pattern=r"^\w*(:\d{1,4})?$")]  # cpu, cuda, cuda:1
 
 
@@ -120,12 +84,12 @@ class Process(Section):
     that it worked on.
     """
 
-    started: Date = ""
+    started: str = ""
     git: Git = Git()
     machine: Machine = Machine()
     versions: dict[str, Any] = {}
-    launch: Annotated[str | None, GIVEN] = None
-    shard: Annotated[Count | None, GIVEN] = None
+    launch: str | None = None
+    shard: Count | None = None
 
 
 class TargetModel(Section):
@@ -210,9 +174,9 @@ class MethodOfRun(Section):
     peer: bool = False
     reads_target: bool = False
     inputs: dict[str, str | None] = {}
-    nodes: Annotated[Count | None, GIVEN] = None
-    node_speedups: Annotated[dict[str, Figure] | None, GIVEN] = None
-    synthetic: Annotated[str | None, GIVEN] = None
+    nodes: Count | None = None
+    node_speedups: dict[str, Figure] | None = None
+    synthetic: str | None = None
 
 
 class Parallel(Section):
@@ -234,7 +198,7 @@ class Threads(Section):
 class EngineSettings(Section):
     """Group ``engine`` of the configuration."""
 
-    kind: Annotated[EngineKind | None, GIVEN] = None
+    kind: EngineKind | None = None
     acceptance: float | list[float] | None = None
 
 
@@ -242,7 +206,7 @@ class DecodeSettings(Section):
     """Group ``decode`` of the configuration."""
 
     max_new_tokens: Count | None = None
-    temperature: Annotated[Figure | None, GIVEN] = None
+    temperature: Figure | None = None
     first_draft: Literal["after", "prefill"] = "after"
     length: str = "fixed"
     verify: Literal["token", "block"] = "token"
@@ -267,15 +231,9 @@ class LoadSettings(Section):
     """Group ``load`` of the configuration. rate: arrivals a second."""
 
     kind: LoadKind = LoadKind.ONE
-    requests: Annotated[Annotated[Count, Field(ge=1)] | None, GIVEN] = None
+    requests: Annotated[Count, Field(ge=1)] | None = None
     rate: Amount | None = None
     slo: dict[str, Amount | None] = {}
-
-    @model_validator(mode="after")
-    def _require_requests(self) -> LoadSettings:
-        if self.kind != LoadKind.ONE and self.requests is None:
-            raise PydanticCustomError("load", "Input should have requests where kind is not one")
-        return self
 
 
 class SuiteSettings(TypedDict, total=False):
@@ -331,15 +289,15 @@ class Manifest(Section):
     """
 
     schema_: Annotated[int, Field(ge=1, le=SCHEMA)] = Field(default=SCHEMA, alias="schema")
-    specbench: Annotated[str | None, GIVEN] = None
-    created: Date = ""
+    specbench: str | None = None
+    created: str = ""
     config: Settings = Settings()
-    config_hash: Annotated[str | None, GIVEN] = None
+    config_hash: str | None = None
     model: TargetModel = TargetModel()
     engine: str | None = None
     forward: str | None = None
-    threads: Annotated[Threads | None, GIVEN] = None
-    step_ms: Annotated[dict[str, Figure] | None, GIVEN] = None
+    threads: Threads | None = None
+    step_ms: dict[str, Figure] | None = None
     parallel: Parallel | None = None
     part: Part | None = None
     suite: Questions = Questions()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NotRequired
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from specbench.input import InputError, parse_as, refuse_repeated_keys
+from specbench.input import InputError, parse_as
 
 SCHEMA = 1
 VANILLA = "vanilla"
@@ -39,9 +38,6 @@ LARGEST = 2**31 - 1
 # entries of a merged run, of a run under load, of checked answers, of thinking models, of decoding
 # on a CPU; absent in other records
 _ADDED = ("shard", "stretch", "load", "correct", "thinking", "cpu_s")
-_SLACK, _SLACK_S = 1.1, 0.01  # factor and time [s] by which the clocks of GPU and host may differ
-_ROUNDED = 1e-6
-SHARES = frozenset({"in_vocabulary", "overlap"})  # figures of a turn that are shares
 _FIX = (
     "expected a record as specbench writes it; restore the file, or begin anew with"
     " measure.fresh=true"
@@ -204,8 +200,6 @@ class TurnRecord:
             )
         if not self.ids:
             return "ids is empty, the prefill gives one"
-        if (self.thinking or 0) > len(self.ids):
-            return f"thinking is {self.thinking}, ids are {len(self.ids)}"
         if self.prompt_ids is not None and len(self.prompt_ids) != self.prompt_tokens:
             return f"prompt_ids are {len(self.prompt_ids)}, prompt_tokens is {self.prompt_tokens}"
         # the loop of a library, which records no phases, may emit several tokens before its first
@@ -215,7 +209,7 @@ class TurnRecord:
                 f"accept adds up to {sum(self.accept)}, ids after the prefill's are"
                 f" {len(self.ids) - 1}"
             )
-        return self._find_wrong_step() or self._find_wrong_draft() or self._find_wrong_time()
+        return self._find_wrong_step()
 
     def _find_wrong_step(self) -> str | None:
         """A step whose figures contradict each other: more tokens than a path of its draft and one,
@@ -244,47 +238,6 @@ class TurnRecord:
             return fault.format(
                 list(zip(*steps, strict=True)).index((emitted, proposed, depth, fed))
             )
-        return None
-
-    def _find_wrong_draft(self) -> str | None:
-        """Sources, shares or complete drafts that contradict the steps."""
-        for name, (proposed, accepted) in self.sources.items():
-            if accepted > proposed:
-                return f"sources.{name} has {accepted} accepted nodes of {proposed} proposed ones"
-        named = sum([proposed for proposed, _ in self.sources.values()])
-        if named and named > sum(self.proposed):
-            return f"sources have {named} nodes, proposed adds up to {sum(self.proposed)}"
-        for name in SHARES & self.stats.keys() if self.stats else ():
-            if not 0 <= self.stats[name] <= 1 + _ROUNDED:
-                return f"stats.{name} is {self.stats[name]}, a share from 0 to 1"
-        for step, tree in enumerate(self.trees or ()):
-            if fault := _fault_of_tree(tree, self.proposed[step], self.accept[step]):
-                return f"trees.{step}.{fault}"
-        return None
-
-    def _find_wrong_time(self) -> str | None:
-        """Parts that take longer than the turn, or shorter. Under load phases are those of all
-        requests.
-        """
-        steps, phases, wall = sum(self.step_s), sum(self.phases_s.values()), self.wall_s
-        parts = (
-            ("step_s", steps, self.decode_s),
-            ("phases_s", phases, wall if self.load else self.decode_s),
-        )
-        for name, spent, most in parts:
-            if spent > _SLACK * most + _SLACK_S:
-                return f"{name} adds up to {spent:g} s, decoding took {most:g} s"
-        # the loop of a library may end long after its last token
-        if not self.phases_s or self.load:
-            return None
-        # what a method learns at the end belongs to no step
-        late = (
-            ("phases_s", phases),
-            *([("step_s", steps + self.phases_s.get("update", 0.0))] if self.step_s else []),
-        )
-        for name, spent in late:
-            if self.decode_s > _SLACK * spent + _SLACK_S:
-                return f"decode_s is {self.decode_s:g} s, {name} adds up to {spent:g} s"
         return None
 
 
@@ -317,28 +270,6 @@ class Lossless:
     violations: Count
     worst_gap: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     close_steps: Count | None = None
-
-    def find_fault(self, turns: Sequence[TurnRecord]) -> str | None:
-        """The first entry that contradicts the others, or the turns that were checked; None without
-        one.
-        """
-        if self.ties + self.violations > self.positions:
-            return (
-                f"ties {self.ties} and violations {self.violations} are more than the"
-                f" {self.positions} positions"
-            )
-        steps = sum(len(turn.accept) for turn in turns)
-        if self.close_steps is not None and self.close_steps > steps:
-            return f"close_steps is {self.close_steps} of {steps} steps"
-        if self.divergence is None:
-            return None
-        turn, place = self.divergence
-        if self.equal or turn >= len(turns) or place > len(turns[turn].ids):
-            return (
-                f"divergence is {self.divergence}, expected null where equal is true, else a place"
-                " in the ids"
-            )
-        return None
 
 
 @dataclass(slots=True)
@@ -407,38 +338,8 @@ class CaseRecord:
             max(turn.accept, default=1) > 1 for turn in self.turns
         ):
             return f"accept has a step of several tokens, {self.method} emits one a step"
-        if self.lossless and (fault := self.lossless.find_fault(self.turns)):
-            return f"lossless.{fault}"
         faults = ((place, turn.find_fault()) for place, turn in enumerate(self.turns))
         return next((f"turns.{place}: {fault}" for place, fault in faults if fault), None)
-
-
-class RepeatedKeys:
-    """The check of the lines of a file for a key twice in one object, of which a parser keeps the
-    last.
-
-    A line with as many colons outside texts as a line before it, in records with the same parts,
-    has as many keys, and is not parsed again.
-    """
-
-    def __init__(self) -> None:
-        self._counts: set[tuple[object, ...]] = set()
-
-    def refuse(self, text: bytes, record: CaseRecord, where: str) -> None:
-        """Raise InputError if the line has a key twice. record: what was read from it."""
-        count, thinking = text.count(b":") - record.case.count(":"), 0
-        for turn in record.turns:
-            count -= turn.text.count(":") + len(turn.phases_s) + len(turn.sources) + len(turn.stats)
-            thinking += turn.thinking is not None
-            if turn.trees:
-                count -= sum(len(tree) + len(tree.get("sources", ())) for tree in turn.trees)
-        gauges = record.stretch.get("gauges") if record.stretch else None
-        count -= len(gauges or ())
-        parts = (record.lossless, record.stretch, gauges, record.shard, record.correct)
-        found = (count, len(record.turns), thinking, *[part is None for part in parts])
-        if found not in self._counts or record.error:
-            refuse_repeated_keys(text, where)
-            self._counts.add(found)
 
 
 def find_divergence(vanilla: CaseRecord, record: CaseRecord) -> list[int] | None:
@@ -460,22 +361,6 @@ def find_divergence(vanilla: CaseRecord, record: CaseRecord) -> list[int] | None
         if (ours.text != theirs.text) if by_text else (ours.ids != theirs.ids):
             same = [mine == other for mine, other in zip(ours.ids, theirs.ids, strict=False)]
             return [turn, (*same, False).index(False)]
-    return None
-
-
-def _fault_of_tree(tree: TreeRecord, proposed: int, emitted: int) -> str | None:
-    nodes = len(tree["tokens"])
-    if len(tree["parents"]) != nodes or any(
-        not -1 <= parent < node for node, parent in enumerate(tree["parents"])
-    ):
-        return f"parents are not those of {nodes} tokens, each -1 or an earlier node"
-    named = [tree["path"], tree.get("passengers", []), *tree.get("sources", {}).values()]
-    if any(node >= nodes for each in named for node in each):
-        return f"path, passengers or sources name a node beyond its {nodes}"
-    if (own := nodes - len(tree.get("passengers", []))) != proposed:
-        return f"tokens and passengers are of {own} proposed nodes, proposed is {proposed}"
-    if emitted > len(tree["path"]) + 1 + tree.get("late", False):
-        return f"path has {len(tree['path'])} nodes, accept is {emitted}"
     return None
 
 

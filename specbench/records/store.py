@@ -29,7 +29,7 @@ import psutil
 from specbench.input import InputError, read_file, read_lines
 from specbench.records.consistency import Consistency
 from specbench.records.manifest import Manifest
-from specbench.records.record import CONTROL, VANILLA, CaseRecord, RepeatedKeys
+from specbench.records.record import CONTROL, VANILLA, CaseRecord
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
@@ -229,13 +229,12 @@ def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
     """
     if not os.path.lexists(path):  # a link to nowhere is an error instead of a run without records
         return
-    offset, keys = 0, RepeatedKeys()
+    offset = 0
     for number, line in enumerate(
         read_lines(path, "records ", "expected those that `specbench` wrote"), start=1
     ):
         offset += len(line)
         record = CaseRecord.from_json(line[:-1], f"{path}, line {number}")
-        keys.refuse(line, record, f"{path}, line {number}")
         yield record, offset
 
 
@@ -335,10 +334,6 @@ class RunWriter:
         """Write the records of one block and sync them to the disk. If that fails, nothing of the
         block stays.
         """
-        if VANILLA not in {record.method for record in block}:
-            raise RuntimeError(
-                f"block of case {block[0].case} lacks {VANILLA}, which its methods are paired with"
-            )
         data = memoryview("".join(record.to_json() + "\n" for record in block).encode("utf-8"))
         if self._end is not None:
             self._truncate(self._end)

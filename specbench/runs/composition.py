@@ -55,7 +55,6 @@ GRAMMAR = "override_grammar"
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
 DRY = "--dry-run"  # a flag of ours in addition to Hydra's
 OPTIONS_IN = ("*.yaml", "*/*.yaml", "*/*/*.yaml")  # of a folder of one's own
-LARGEST_OPTION = 1 << 18  # [bytes] of its file
 CONFIG = "config"  # the name of the default configuration
 
 
@@ -251,7 +250,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
 def _check_option(path: Path) -> None:
     """Raise InputError for a file of settings that Hydra would end with a traceback of."""
     fix = "expected a file of settings, each NAME: VALUE"
-    text = decode_text(read_file(path, "", fix, LARGEST_OPTION), str(path))
+    text = decode_text(read_file(path, "", fix), str(path))
     try:
         OmegaConf.load(io.StringIO(text))
     except (yaml.YAMLError, OSError, RecursionError) as error:  # OSError: a number

@@ -19,7 +19,7 @@ from specbench.measure.identity import hide_identity
 from specbench.models.facade import ModelCard
 from specbench.models.weights import empty_model
 from specbench.names import printable
-from specbench.records.consistency import check_records
+from specbench.records.consistency import Consistency
 from specbench.records.manifest import Machine, Manifest
 from specbench.records.record import CaseRecord
 from specbench.records.store import LOCK, MANIFEST, RECORDS, parse_lines, read_manifest
@@ -109,7 +109,10 @@ def check_recorded(
     """Raise InputError unless the records are of the run that the manifest describes, and of this
     job's questions.
     """
-    check_records(directory / RECORDS, earlier, records)
+    consistency = Consistency(directory / RECORDS, earlier)
+    for record in records:
+        consistency.check(record)
+    consistency.end()
     cases = {case.id: case for block in job.plan for case in block.cases}
     for record in records:
         case = cases.get(record.case)

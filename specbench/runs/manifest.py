@@ -43,7 +43,7 @@ DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERB
 
 
 def build_manifest(
-    job: Job, stage: Stage, earlier: Manifest | None, rest: Sequence[Block] = ()
+    job: Job, stage: Stage, earlier: Manifest | None, rest: Sequence[Block]
 ) -> Manifest:
     """The manifest before the first case is decoded.
 
@@ -60,7 +60,7 @@ def build_manifest(
     if job.launch:
         process.launch = job.launch
     grown, left = _growths(job, earlier, rest), {name for block in rest for name in block.order}
-    kept = {name: entry for name, entry in before.methods.items() if rest and name not in left}
+    kept = {name: entry for name, entry in before.methods.items() if name not in left}
     methods = {
         entry.name: MethodOfRun(
             parameters=dict(entry.parameters),
@@ -89,7 +89,7 @@ def build_manifest(
         )
     if grown:
         given["grown"] = grown
-    if rest and (grown or any(block.more for block in job.plan)):
+    if grown or any(block.more for block in job.plan):
         given["blocks"] = rest[-1].index + 1
     manifest = Manifest(
         schema=SCHEMA,

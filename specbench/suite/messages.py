@@ -39,11 +39,11 @@ def read_message(where: str, message: object) -> Message:
     InputErrors.
     """
     if isinstance(message, str):
-        return {"role": USER, "content": _text(where, message)}
+        return {"role": USER, "content": _named(where, "content", message)}
     if not isinstance(message, Mapping):
         raise InputError(f"{where} is a {kind(message)}, expected an object with role and content.")
     if "user" in message:  # question and answer in one, as in MT-Bench-101
-        return {"role": USER, "content": _text(where, message["user"])}
+        return {"role": USER, "content": _named(where, "content", message["user"])}
     given = message.get("role", message.get("from"))
     role = ROLES.get(given) if isinstance(given, str) else None
     if role is None:
@@ -55,7 +55,9 @@ def read_message(where: str, message: object) -> Message:
         content = "".join(str(part["text"]) for part in content)  # a message in parts
     if role == _CALL:
         value = parse_json(
-            _text(where, content).encode(errors="surrogatepass"), f"{where}: value", _CALLS_FIX
+            _named(where, "content", content).encode(errors="surrogatepass"),
+            f"{where}: value",
+            _CALLS_FIX,
         )
         calls = _read_calls(where, "value", value if isinstance(value, list) else [value])
         return {"role": ASSISTANT, "content": "", "tool_calls": calls}
@@ -63,7 +65,7 @@ def read_message(where: str, message: object) -> Message:
         return {"role": TOOL, **_read_result(where, message, content)}
     if role == ASSISTANT:
         return {"role": ASSISTANT, **_read_answer(where, message, content)}
-    return {"role": role, "content": _text(where, content)}
+    return {"role": role, "content": _named(where, "content", content)}
 
 
 def _read_answer(where: str, message: Mapping[str, Any], content: object) -> Message:
@@ -79,7 +81,7 @@ def _read_answer(where: str, message: Mapping[str, Any], content: object) -> Mes
         if not isinstance(content, str):
             raise InputError(f"{where}: content is a {kind(content)}, expected a text.")
     else:
-        content = _text(where, content)
+        content = _named(where, "content", content)
     if (thought := message.get("reasoning_content")) is not None:
         if not isinstance(thought, str):
             raise InputError(f"{where}: reasoning_content is a {kind(thought)}, expected a text.")
@@ -92,10 +94,18 @@ def has_tools(messages: Sequence[Message]) -> bool:
     return any(message["role"] == TOOL or "tool_calls" in message for message in messages)
 
 
-def _text(where: str, content: object) -> str:
-    if not isinstance(content, str) or not content.strip():
-        raise InputError(f"{where} has no text.")
-    return content
+def _named(where: str, key: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: {key} is {_a(value)}, expected a text.")
+    return value
+
+
+def _read_function(where: str, given: Any, fix: str) -> tuple[str, Mapping[str, Any]]:
+    """Returns a function's name, and all of it, whether or not it is in an object of its own."""
+    found = given.get("function", given) if isinstance(given, Mapping) else given
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where} is {_a(found)}; {fix}")
+    return _named(where, "name", found.get("name")), found
 
 
 def _read_result(where: str, message: Mapping[str, Any], content: object) -> Message:
@@ -109,9 +119,7 @@ def _read_result(where: str, message: Mapping[str, Any], content: object) -> Mes
     alone = ids[0] if isinstance(ids, list) and len(ids) == 1 else None
     for key, other in (("tool_call_id", alone), ("name", None)):
         if (value := message.get(key, other) or other) is not None:
-            if not isinstance(value, str) or not value.strip():
-                raise InputError(f"{where}: {key} is {_a(value)}, expected a text.")
-            found[key] = value
+            found[key] = _named(where, key, value)
     return found
 
 
@@ -127,12 +135,8 @@ def _read_calls(where: str, key: str, calls: object) -> list[Message]:
     found = []
     for place, call in enumerate(calls):
         there = f"{where}: {key}.{place}"
-        function = call.get("function", call) if isinstance(call, Mapping) else call
-        if not isinstance(function, Mapping):
-            raise InputError(f"{there} is {_a(function)}; {_CALLS_FIX}")
-        name, arguments = function.get("name"), function.get("arguments")
-        if not isinstance(name, str) or not name.strip():
-            raise InputError(f"{there}: name is {_a(name)}, expected the name of a function.")
+        name, function = _read_function(there, call, _CALLS_FIX)
+        arguments = function.get("arguments")
         if isinstance(arguments, str) and arguments.strip():
             arguments = parse_json(
                 arguments.encode(errors="surrogatepass"), f"{there}: arguments", _ARGUMENTS_FIX
@@ -142,10 +146,8 @@ def _read_calls(where: str, key: str, calls: object) -> list[Message]:
         arguments = arguments or {}
         if not isinstance(arguments, Mapping):
             raise InputError(f"{there}: arguments is {_a(arguments)}; {_ARGUMENTS_FIX}")
-        identifier = call.get("id") if isinstance(call, Mapping) else None
-        if identifier is not None and (not isinstance(identifier, str) or not identifier.strip()):
-            raise InputError(f"{there}: id is {_a(identifier)}, expected a text.")
-        own = {"id": identifier} if identifier else {}
+        identifier = call.get("id")
+        own = {} if identifier is None else {"id": _named(there, "id", identifier)}
         found.append(
             {**own, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
         )
@@ -268,14 +270,8 @@ def read_tools(where: str, value: object) -> tuple[Message, ...]:
         raise InputError(f"{where} is a {kind(value)}; {_TOOLS_FIX}")
     found = []
     for place, tool in enumerate(value):
-        function = tool.get("function", tool) if isinstance(tool, Mapping) else tool
-        if not isinstance(function, Mapping):
-            raise InputError(f"{where}.{place} is {_a(function)}; {_TOOLS_FIX}")
-        name, parameters = function.get("name"), function.get("parameters")
-        if not isinstance(name, str) or not name.strip():
-            raise InputError(
-                f"{where}.{place}: name is {_a(name)}, expected the name of a function."
-            )
+        name, function = _read_function(f"{where}.{place}", tool, _TOOLS_FIX)
+        parameters = function.get("parameters")
         if not isinstance(parameters, Mapping | None):
             raise InputError(
                 f"{where}.{place}: parameters is a {kind(parameters)}, expected a JSON schema."

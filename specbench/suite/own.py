@@ -52,7 +52,7 @@ AUTO, RECORDED = "auto", "recorded"  # the forms of a conversation
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
 _EXCESS = "fields after the last column"  # of a csv's row
 _PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in \boxed{}
-MOST_ROWS = 1 << 20  # of a file of questions: more take gigabytes
+
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
 
 _TABLES = {  # suffix -> a valid file
@@ -237,10 +237,6 @@ def _rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
         ]
     found = []
     for index, (place, values) in enumerate(rows):
-        if index == MOST_ROWS:
-            raise InputError(
-                f"{path}: has more than {MOST_ROWS} rows; expected at most that many: split it"
-            )
         more, fault = values.get(_EXCESS), ""  # a text with commas that is not in quotes
         if isinstance(more, list) and any(more):
             fault = (

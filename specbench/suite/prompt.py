@@ -38,7 +38,6 @@ RAISED = (
     RecursionError,
     SyntaxError,
 )
-MOST_TEMPLATE = 1 << 20  # [bytes]
 # What a template needs to write more than loops over a conversation do: a call, a product, a
 # filter, a name, a width.
 _GROWS, _MOST_LOOPS = re.compile(r"[(*|]|\b(set|with|macro|call|filter)\b|(?<!\{)%(?!\})"), 3
@@ -426,9 +425,7 @@ class PromptBuilder:
 def read_template(path: str) -> str:
     """Reads a chat template in Jinja. Raises InputError for a file that is missing or empty."""
     fix = "give a Jinja template, as a tokenizer has it in chat_template.jinja."
-    text = decode_text(
-        read_file(Path(path).expanduser(), "model.template=", fix, MOST_TEMPLATE), path
-    )
+    text = decode_text(read_file(Path(path).expanduser(), "model.template=", fix), path)
     if not text.strip():
         raise InputError(f"model.template={path}: is empty; {fix}")
     return text

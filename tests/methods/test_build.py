@@ -90,7 +90,7 @@ def place_at(kind: str, folder: Path) -> Path:
 
 OCCUPIED = {
     "an excluded file": "is an input", "a link to the corpus": "is an input",
-    "the corpus by another name": "is an input", "a pipe": "is a pipe",
+    "the corpus by another name": "is an input", "a pipe": "is a directory, a pipe",
     "records": "exists and is not a suffix automaton",
 }  # fmt: skip
 

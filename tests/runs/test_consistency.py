@@ -68,7 +68,7 @@ def of_case(lines: list[dict[str, Any]], **entries: object) -> None:
             lambda lines: lines[0]["turns"][0]["ids"].__setitem__(1, 9),
             "are not vanilla's, and both replay one answer",
         ),
-        (lambda lines: lines[1].update(position=0), "position is 0"),
+        (lambda lines: lines[1]["turns"][0].update(prompt_tokens=3), "turns.0.prompt_tokens"),
         (
             lambda lines: lines[1]["turns"][0].update(prefill_s=1e9),
             "turns.0.prefill_s is 1000000000.0",

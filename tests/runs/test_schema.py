@@ -63,7 +63,8 @@ TAKEN = {
     },
     "manifest": {
         "null": (
-            "config.model.path config.model.heads config.decode.max_new_tokens model.name"
+            "config.model.path config.model.heads config.decode.max_new_tokens config.engine.kind"
+            " config.load.requests specbench config_hash threads model.name"
             " model.path model.family model.dtype model.device model.tokenizer model.fingerprint"
             " engine forward parallel parallel.way parallel.gpus suite.name suite.cases suite.turns"
             " suite.origin suite.sha256 rounds baseline git.commit machine.system machine.threads"
@@ -74,7 +75,7 @@ TAKEN = {
         "null negative 2^31 10^30 1e300": "machine.load_1min",
         "str": "config.model.revision config.model.tokenizer config.suite.part trace",
         "int float 2^31": "config.measure.price_per_hour config.load.rate config.load.slo.ttft_ms",
-        "negative 2^31": "config.decode.temperature",
+        "null negative 2^31": "config.decode.temperature",
     },
     "answers": {
         "str negative 2^31 10^30": "question_id",

@@ -121,11 +121,6 @@ def test_a_block_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch, fa
     assert len((tmp_path / RECORDS).read_bytes()) == len(before) + size
 
 
-def test_a_block_without_vanilla_is_refused(tmp_path):
-    with pytest.raises(RuntimeError, match="vanilla"):
-        RunWriter(tmp_path).append([record(0, "pld")])
-
-
 def test_a_record_taken_out_of_the_middle_is_noticed(tmp_path):
     write(tmp_path, 3)
     path = tmp_path / RECORDS
