@@ -11,7 +11,6 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from builders.runs import by_case, execute_job
 from specbench.models.widen import FAMILIES, Widening
-from specbench.names import ASSETS
 from specbench.types import InputError
 
 NARROW = {
