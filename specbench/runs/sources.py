@@ -364,7 +364,7 @@ class Recorded(Source):
             tuple(own) if suite else select(own, config.suite),
             trace.origin,
             hashlib.sha256(both.encode()).hexdigest() if both else trace.sha256,
-            tuple(trace_warnings(trace, suite, tokenizer)),
+            tuple(trace_warnings(trace, suite, found)),
             suite.whole if suite else whole_of(own, config.suite),
         )
         return cls(config, questions, card, None, trace)
@@ -490,7 +490,7 @@ def _no_replay(name: str, reason: str) -> str:
 
 def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterator[str]:
     """Warnings about a trace. suite: the questions that were selected, None if the cases are the
-    trace's own.
+    trace's own. tokenizer: None for records whose own is not here, which have texts.
     """
     live = trace.kind == "records"
     if suite:
@@ -519,14 +519,15 @@ def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterato
             " rewrites earlier turns."
         )
     turns = [turn for each in trace.conversations for turn in each.turns]
-    spelled = [turn for turn in turns if live and turn.text][:SPELLED]
+    spelled = [turn for turn in turns if tokenizer and live and turn.text][:SPELLED]
     alike = sum(answer_text(tokenizer, turn.ids.tolist()) == turn.text for turn in spelled)
     if alike < ALIKE * len(spelled):
         yield (
             f"{alike} of the first {len(spelled)} answers of the trace read as they are recorded:"
             " is model.tokenizer the tokenizer of the model that answered?"
         )
-    texts, special = [turn.text for turn in turns if not live], tokenizer.all_special_tokens
+    texts = [turn.text for turn in turns if not live]
+    special = tokenizer.all_special_tokens if tokenizer else ()
     if found := [token for text in texts for token in special if token in text][:1]:
         count = sum(any(token in text for token in special) for text in texts)
         yield (
