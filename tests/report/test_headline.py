@@ -19,7 +19,7 @@ from specbench.records.record import OVERALL
 from specbench.records.store import RunError, read_run
 from specbench.report import build_report, explain, gather, rank, read_findings
 from specbench.report.frames.findings import FACTORS, MEASURED, MODELLED
-from specbench.report.frames.headline import _describe_modelled_loads, find_headlines
+from specbench.report.frames.headline import SMALLER, _describe_modelled_loads, find_headlines
 from specbench.report.frames.load import Load, model_load
 from specbench.report.frames.pairs import find_contest, is_alone
 from specbench.report.frames.reported import Control, find_remarks, read_size
@@ -101,6 +101,7 @@ def test_the_headline(tmp_path, methods, options, message):
     found = first(findings_of(tmp_path, methods, **{"per_category": 4} | options))
     assert re.search(message, found.lead + found.rest)
     assert "One request at a time, temperature 0" in found.under
+    assert (SMALLER in found.rest) == ("No method" in found.lead)
     figures = [row["speedup"] for row in found.ranking]
     assert figures == sorted(figures, reverse=True)
 

@@ -28,6 +28,7 @@ from specbench.stats import MIN_CASES
 Row = dict[str, Any]  # of the summary
 _ORDER = ("speedup", "predicted_speedup", "mat")  # what decides, the first that is known
 _MOST_NAMED = 3
+SMALLER = " Smaller drafts may pay on a processor: engine.max_nodes=auto finds their sizes."
 
 
 def deciding_figure(rows: pd.DataFrame) -> str:
@@ -111,10 +112,15 @@ def _headline(
         lead, rest = _describe_requests(ranking[0])
     else:
         lead, rest = _describe_best(findings, place, figure, ranking)
+    facts = [entry.facts for entry in here]
+    whole = any(each.device == "cpu" and each.drafters and not each.nodes for each in facts)
+    least = ranking[0][figure if _lacks_interval(ranking[0], figure) else f"{figure}_low"]
+    if figure == "speedup" and not loaded and whole and least <= 1:
+        rest += SMALLER
     everyone = [entry for entry in findings.reported if entry.place == place]
     modelled = _describe_modelled_loads(load.of_place(*place) if load else None, findings.lossy)
     loads = " ".join(filter(None, (_describe_measured_loads(findings, place), modelled)))
-    under = _describe_conditions(figure, [entry.facts for entry in here], ranking)
+    under = _describe_conditions(figure, facts, ranking)
     return Headline(
         place, figure, tuple(ranking), lead, rest, under, loads, loaded, find_remarks(everyone)
     )
