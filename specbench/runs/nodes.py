@@ -41,16 +41,16 @@ from specbench.types import Case
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)  # [nodes], below whole drafts
 WORTH = 1.02  # by which a limit must be ahead of whole drafts
-FAR = 0.85  # of the best speedup so far: more nodes are not tried
 PLAUSIBLE = 3.0  # [tokens a step] that the largest trial must not need to be as fast as vanilla
 RISES = 1.05  # the cost of a step, from a limit to the next
-TRIALS = 3  # about as many of a method that reads the target
+POWERS = (2, 4, 8, 16, 32, 64, 128)  # [nodes] of live trials
+LIVE_CASES = 2
 CASES, TOKENS = 4, 48  # of a trial, the tokens of each turn
 LEAST_S, SHARE = 15.0, 0.05  # [s] that choosing may take; of the run's expected time, if longer
 _FOLDER = "nodes"  # of earlier choices, in the cache
 
 loading = logging.getLogger(LOADING)
-Tried = dict[str, float]  # limit [nodes] -> modelled speedup
+Tried = dict[int, float]  # limit [nodes] -> modelled speedup
 
 
 def limit_nodes(job: Job, stage: Stage, manifest: Manifest, earlier: Manifest) -> dict[str, int]:
@@ -74,7 +74,8 @@ def limit_nodes(job: Job, stage: Stage, manifest: Manifest, earlier: Manifest) -
             left.append(entry)
     if left:
         for name, (nodes, tried) in choose_nodes(job, stage, left).items():
-            manifest.methods[name].nodes, manifest.methods[name].node_speedups = nodes, tried
+            own = manifest.methods[name]
+            own.nodes, own.node_speedups = nodes, {str(size): gain for size, gain in tried.items()}
     for name, method in manifest.methods.items():
         if method.nodes is not None:
             found[name] = method.nodes
@@ -104,7 +105,7 @@ def choose_nodes(job: Job, stage: Stage, entries: Sequence[Entry]) -> dict[str, 
             "choosing the nodes of %s, %d of %d, at most %.0f s left",
             *(entry.name, place + 1, len(left), search.left_s()),
         )
-        found[entry.name] = search.choose(entry, len(left) - place)
+        found[entry.name] = search.choose(entry)
         kept.add(entry, found[entry.name])
     return found
 
@@ -141,10 +142,10 @@ class NodeSearch:
         """Return the time that is left [s]."""
         return max(0.0, self._end_s - time.perf_counter())
 
-    def choose(self, entry: Entry, others: int) -> tuple[int, Tried]:
-        """Return the limit of a method as ``pick_limit``. others: methods that share the time."""
+    def choose(self, entry: Entry) -> tuple[int, Tried]:
+        """Return the limit of a method as ``pick_limit``."""
         if reads_target(entry.method):
-            return self._try_live(entry, self.left_s() / others / TRIALS)
+            return self._try_live(entry)
         replay = partial(self._replay, entry)
         records = replay(self._most)
         tried = {
@@ -154,19 +155,17 @@ class NodeSearch:
         tried[self._most] = find_speedup(records, self._step_s, self._busy)
         return pick_limit(tried, self._most)
 
-    def _try_live(self, entry: Entry, limit_s: float) -> tuple[int, Tried]:
-        """Decode with one limit after the other, until one is far behind the best or no draft
-        reaches it.
-
-        limit_s: [s] after which the first trial decodes no further case; the others have its cases.
+    def _try_live(self, entry: Entry) -> tuple[int, Tried]:
+        """Decode the shortest of the questions with one limit after the other, as ``climb`` chooses
+        them.
         """
-        tried, ids = Tried(), list[str]()
-        for size in list_trials(self._step_s, self._most):
-            records = self._decode(entry, self._stage, size, limit_s, ids)
-            ids = [record.case for record in records]
-            tried[size] = find_speedup(records, self._step_s, self._busy)
-            if tried[size] < FAR * max(tried.values()) or _widest(records) < size:
-                break
+        shortest = sorted(self._cases, key=lambda case: len(case.turns[0]))[:LIVE_CASES]
+
+        def try_out(nodes: int) -> float:
+            records = self._decode(entry, self._stage, nodes, shortest)
+            return find_speedup(records, self._step_s, self._busy)
+
+        tried = climb(try_out, list_trials(self._step_s, self._most), lambda: self.left_s() > 0)
         return pick_limit(tried, max(tried))
 
     def _replay(self, entry: Entry, nodes: int) -> list[CaseRecord]:
@@ -174,7 +173,7 @@ class NodeSearch:
         if self._answers is None:
             loading.info("decoding %d answers to choose by", len(self._cases))
             [vanilla] = [each for each in self._job.entries if each.name == VANILLA]
-            decoded = self._decode(vanilla, self._stage, self._most, self.left_s())
+            decoded = self._decode(vanilla, self._stage, self._most, self._cases)
             self._answers = {each.case: each for each in decoded if each.status == "ok"}
         answers, stage = self._answers, self._stage
         engine = ReplayEngine(stage.engine.eos, self._most)
@@ -188,28 +187,18 @@ class NodeSearch:
             return Turn(prompt, len(turn.ids), turn.text)
 
         along = replace(stage, engine=engine, next_turn=next_turn)
-        return self._decode(entry, along, nodes, self.left_s(), [*answers])
+        known = [case for case in self._cases if case.id in answers]
+        return self._decode(entry, along, nodes, known)
 
     def _decode(
-        self,
-        entry: Entry,
-        stage: Stage,
-        nodes: int,
-        limit_s: float,
-        ids: Sequence[str] = (),
+        self, entry: Entry, stage: Stage, nodes: int, cases: Sequence[Case]
     ) -> list[CaseRecord]:
-        """Return the records of a trial, of at least one case. ids: of the cases, none = all."""
-        cases = [case for case in self._cases if not ids or case.id in ids]
+        """Return the records of a trial."""
         plan = [Block(place, 0, case, (entry.name,), place) for place, case in enumerate(cases)]
         vanilla = self._job.entries[0]
         rows = (vanilla,) if entry is vanilla else (vanilla, entry)
         session = Session(replace(self._job, rows=rows), replace(stage, limits={entry.name: nodes}))
-        end, found = time.perf_counter() + limit_s, list[CaseRecord]()
-        for records in session.run(plan):
-            found += records
-            if time.perf_counter() > end:
-                break
-        return found
+        return [record for records in session.run(plan) for record in records]
 
 
 def pick_limit(tried: Mapping[int, float], most: int) -> tuple[int, Tried]:
@@ -220,23 +209,43 @@ def pick_limit(tried: Mapping[int, float], most: int) -> tuple[int, Tried]:
     """
     best = max(tried, key=tried.__getitem__)
     best = best if tried[best] > WORTH * tried[most] else most
-    return best if tried[best] > 1 or not tried[best] else 0, {
-        str(nodes): round(found, 3) for nodes, found in sorted(tried.items())
-    }
+    shown = {nodes: round(found, 3) for nodes, found in sorted(tried.items())}
+    return best if tried[best] > 1 or not tried[best] else 0, shown
 
 
 def list_trials(step_s: Callable[[int], float], most: int) -> list[int]:
-    """Return the limits that a step's cost suggests: after each of them it rises, and ``PLAUSIBLE``
-    tokens a step pay for the largest.
+    """Return the limits that are worth a live trial: powers of two after which a step costs more,
+    as far as ``PLAUSIBLE`` tokens a step pay for it.
     """
-    sizes = [*(size for size in SIZES if size < most), most]
+    sizes = [*(size for size in POWERS if size < most), most]
     pays = [size for size in sizes if step_s(1 + size) <= PLAUSIBLE * step_s(1)] or sizes[:1]
-    following = dict(itertools.pairwise(sizes))
-    return [
+    rising = [
         size
-        for size in pays
-        if size == pays[-1] or step_s(1 + following[size]) > RISES * step_s(1 + size)
+        for size, larger in itertools.pairwise(pays)
+        if step_s(1 + larger) > RISES * step_s(1 + size)
     ]
+    return [*rising, pays[-1]]
+
+
+def climb(
+    try_out: Callable[[int], float], sizes: Sequence[int], goes_on: Callable[[], bool]
+) -> Tried:
+    """Return limit -> speedup of those tried: from the second size upwards as long as it rises,
+    downwards if it does not.
+
+    goes_on: False = the time is over; one size is tried always.
+    """
+    place = min(1, len(sizes) - 1)
+    tried = {sizes[place]: try_out(sizes[place])}
+    for step in (1, -1):
+        best = max(tried, key=tried.__getitem__)
+        following = sizes.index(best) + step
+        while 0 <= following < len(sizes) and sizes[following] not in tried and goes_on():
+            tried[sizes[following]] = try_out(sizes[following])
+            if tried[sizes[following]] <= tried[best]:
+                break
+            best, following = sizes[following], following + step
+    return tried
 
 
 def _widest(records: Sequence[CaseRecord]) -> int:

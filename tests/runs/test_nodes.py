@@ -20,10 +20,8 @@ from specbench.profile import Fit, write_profile
 from specbench.records.store import read_manifest, read_run
 from specbench.runs.job import job_of
 from specbench.runs.nodes import (
-    PLAUSIBLE,
-    RISES,
-    SIZES,
     NodeSearch,
+    climb,
     find_speedup,
     list_trials,
     pick_limit,
@@ -42,25 +40,36 @@ RUN = (
 )
 
 
-@pytest.mark.parametrize("row", [0.0, 0.001, 0.05, 0.2, 0.6, 2.0])
-def test_limits_of_live_trials_end_where_a_step_begins_to_cost_more(row):
-    """None of the limits that are left out has more nodes at nearly the same cost, up to the
-    largest.
-    """
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        (0.0, [256]),
+        (0.001, [64, 128, 256]),
+        (0.05, [2, 4, 8, 16, 32]),
+        (0.3, [2, 4]),
+        (2.0, [2]),
+    ],
+)
+def test_live_trials_are_where_a_step_begins_to_cost_more(row, wanted):
+    assert list_trials(lambda rows: 1 + row * (rows - 1), 256) == wanted
 
-    def step_s(rows: int) -> float:
-        return 1 + row * 4 * (-(-rows // 4) - 1)  # in fours
 
-    found = list_trials(step_s, 256)
-    assert found == sorted(found)
-    assert step_s(1 + found[-1]) <= PLAUSIBLE or found == [1]
-    sizes = [*SIZES, 256]
-    for size in sizes[: sizes.index(found[-1])]:
-        following = next(each for each in found if each >= size)
-        assert step_s(1 + following) <= RISES ** len(sizes) * step_s(1 + size)
-        assert (size in found) == (
-            step_s(1 + sizes[sizes.index(size) + 1]) > RISES * step_s(1 + size)
-        )
+@pytest.mark.parametrize(
+    ("speedups", "seen"),
+    [
+        ((1.0, 1.2, 1.3, 1.1), [4, 8, 16]),
+        ((1.3, 1.2, 1.1, 1.0), [4, 8, 2]),
+        ((1.0, 1.2, 1.1, 1.5), [4, 8, 2]),  # a second peak is not seen
+        ((1.0, 1.2, 1.3, 1.4), [4, 8, 16]),
+    ],
+)
+def test_a_climb_ends_where_more_nodes_are_slower(speedups, seen):
+    sizes = (2, 4, 8, 16)
+    known = dict(zip(sizes, speedups, strict=True))
+    tried = climb(known.__getitem__, sizes, lambda: True)
+    assert ([*tried], tried) == (seen, {size: known[size] for size in seen})
+    assert [*climb(known.__getitem__, sizes, lambda: False)] == [4]
+    assert climb(lambda size: 2.0, (256,), lambda: True) == {256: 2.0}
 
 
 def test_the_limit_with_the_most_tokens_a_second_is_picked():
@@ -68,7 +77,7 @@ def test_the_limit_with_the_most_tokens_a_second_is_picked():
     assert pick_limit({1: 1.2, 4: 1.11, 256: 1.19}, 256)[0] == 256  # nearly as good as whole
     assert pick_limit({1: 0.9, 4: 0.8, 256: 0.3}, 256)[0] == 0
     assert pick_limit({256: 0.0}, 256)[0] == 256  # its cases fail visibly
-    assert pick_limit({256: 1.23456, 1: 1.0}, 256)[1] == {"1": 1.0, "256": 1.235}
+    assert pick_limit({256: 1.23456, 1: 1.0}, 256)[1] == {1: 1.0, 256: 1.235}
 
 
 def trial(drafting_s: float):
@@ -100,7 +109,7 @@ def test_a_replay_accepts_what_the_model_accepts_at_every_limit(name):
         entry = job.entries[1]
         for nodes in (1, 3, 256):
             replayed = search._replay(entry, nodes)
-            live = search._decode(entry, stage, nodes, 60.0)
+            live = search._decode(entry, stage, nodes, search._cases)
             accepted[nodes], wanted = (
                 [turn.accept for record in records for turn in record.turns]
                 for records in (replayed, live)
@@ -207,10 +216,10 @@ def test_an_earlier_choice_of_this_machine_is_taken(steps, tmp_path, monkeypatch
     """
     first = NodeSearch.choose
 
-    def interrupted(self, entry, others):
+    def interrupted(self, entry):
         if entry.name == "eagle2":
             raise KeyboardInterrupt
-        return first(self, entry, others)
+        return first(self, entry)
 
     monkeypatch.setattr(NodeSearch, "choose", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -219,7 +228,7 @@ def test_an_earlier_choice_of_this_machine_is_taken(steps, tmp_path, monkeypatch
     monkeypatch.setattr(
         NodeSearch,
         "choose",
-        lambda self, entry, others: asked.append(entry.name) or first(self, entry, others),
+        lambda self, entry: asked.append(entry.name) or first(self, entry),
     )
     execute_job(tmp_path / "two", *RUN)
     assert asked == ["eagle2"]
