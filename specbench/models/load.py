@@ -239,8 +239,23 @@ def read_card(
         eos=find_eos(config, reader, path, revision, given),
         dtype=stored,
         device=chosen,
-        warnings=(*([warning] if warning else []), *([widening.note(path)] if widening else [])),
+        warnings=tuple(
+            filter(None, (warning, widening and widening.note(path), warn_half(stored, chosen)))
+        ),
         widening=widening,
+    )
+
+
+def warn_half(dtype: str, device: str) -> str | None:
+    """Return a warning if a processor computes this dtype by others: a step takes many times as
+    long.
+    """
+    level = torch.backends.cpu.get_cpu_capability()
+    if device != "cpu" or dtype not in ("bfloat16", "float16") or level.startswith("AVX512"):
+        return None
+    return (
+        f"model.dtype={dtype}: this processor ({level}) has no products of it, so that a step takes"
+        " many times as long as in float32, and its speedups are those of no other machine."
     )
 
 
