@@ -71,7 +71,13 @@ def keep(name: str, need: int, make: Callable[[Path], None]) -> Path:
     """
     place = find_place()
     found = place / name
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{place}: no folder can be made there ({error.strerror}); expected a folder that can"
+            f" be written, named by {PLACE}"
+        ) from error
     with FileLock(place / f"{name}.lock"):
         if not found.is_dir():
             _make_room(need, name)

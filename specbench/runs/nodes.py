@@ -9,6 +9,7 @@ drafting what it took. Which tokens are emitted does not depend on the limit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -130,9 +131,7 @@ class NodeSearch:
         self._end_s = time.perf_counter() + max(LEAST_S, SHARE * expected_s)
         if len(cases) > CASES:
             cases = tuple(cases[place * len(cases) // CASES] for place in range(CASES))
-        self._cases = [
-            case if case.messages else replace(case, turns=case.turns[:1]) for case in cases
-        ]
+        self._cases = [replace(case, turns=case.turns[:1]) for case in cases]
         decode = replace(job.config.decode, max_new_tokens=min(TOKENS, tokens))
         measure = replace(job.config.measure, lossless=False, keep_trees=0)
         self._job = replace(job, config=replace(job.config, decode=decode, measure=measure))
@@ -316,9 +315,10 @@ class EarlierChoices:
         return {name: tuple(known[key]) for name, key in keys.items() if key in known}
 
     def add(self, entry: Entry, choice: tuple[int, Tried]) -> None:
-        """Keep a choice."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path, json.dumps(self._read() | {_key(entry): choice}))
+        """Keep a choice, if the cache can be written."""
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path, json.dumps(self._read() | {_key(entry): choice}))
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -82,7 +82,7 @@ def test_a_pickle_with_code_is_not_run_and_a_broken_file_is_named(model, tmp_pat
     ("head", "message"),
     [
         (None, "head: not set, and model=random names none"),
-        ("/no/such/folder", "head=/no/such/folder: no such folder"),
+        ("/no/such/folder", "head=/no/such/folder: no such file or folder"),
         ("bundled:nothing", "head=bundled:nothing: no such bundled model"),
         ("someone/no-such-head", "head=someone/no-such-head: config.json cannot be fetched"),
     ],
