@@ -80,8 +80,8 @@ def list_runs(answers: Path, reading: int, timed: int) -> dict[str, list[str]]:
             *("engine.max_nodes=256", f"method=[{','.join(READING)}]"),
         ],
         "timed": [
-            *(*MODEL, f"suite.limit={timed}", "decode.max_new_tokens=128", CONTEXT_ONLY),
-            *("engine.max_nodes=auto", f"method=[{','.join(TIMED)}]"),
+            *(*MODEL, "measure=quick", f"suite.limit={timed}", "decode.max_new_tokens=64"),
+            *("engine.max_nodes=auto", CONTEXT_ONLY, f"method=[{','.join(TIMED)}]"),
         ],
     }
 
