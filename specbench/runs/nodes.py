@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import itertools
 import json
 import logging
@@ -18,10 +19,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from specbench.decode.latency import price_rows
 from specbench.kept import find_place
@@ -101,13 +102,14 @@ def choose_nodes(job: Job, stage: Stage, entries: Sequence[Entry]) -> dict[str, 
     left = [entry for entry in entries if entry.name not in found]
     search = NodeSearch(job, stage)
     # what drafts from the context costs nothing, and leaves its time to the others
-    for place, entry in enumerate(sorted(left, key=lambda entry: reads_target(entry.method))):
+    for place, entry in enumerate(sorted(left, key=search.decodes)):
         loading.info(
             "choosing the nodes of %s, %d of %d, at most %.0f s left",
             *(entry.name, place + 1, len(left), search.left_s()),
         )
-        found[entry.name] = search.choose(entry)
-        kept.add(entry, found[entry.name])
+        nodes, tried = found[entry.name] = search.choose(entry)
+        if all(tried.values()) and search.left_s():  # else a trial failed, or few were made
+            kept.add(entry, (nodes, tried))
     return found
 
 
@@ -141,17 +143,23 @@ class NodeSearch:
         """Return the time that is left [s]."""
         return max(0.0, self._end_s - time.perf_counter())
 
+    def decodes(self, entry: Entry) -> bool:
+        """Return true for a method that needs live trials: it reads the target, or its drafts are
+        drawn, of which a replay knows only whether they are the recorded tokens.
+        """
+        warm = self._job.config.decode.temperature > 0
+        return reads_target(entry.method) or (warm and bool(getattr(entry.method, "draws", False)))
+
     def choose(self, entry: Entry) -> tuple[int, Tried]:
         """Return the limit of a method as ``pick_limit``."""
-        if reads_target(entry.method):
+        if self.decodes(entry):
             return self._try_live(entry)
-        replay = partial(self._replay, entry)
-        records = replay(self._most)
-        tried = {
-            size: find_speedup(replay(size), self._step_s, self._busy)
-            for size in takewhile(lambda size: size < _widest(records), SIZES)
-        }
-        tried[self._most] = find_speedup(records, self._step_s, self._busy)
+        records = self._replay(entry, self._most)
+        tried = {self._most: find_speedup(records, self._step_s, self._busy)}
+        for size in SIZES:
+            if size >= _widest(records) or not self.left_s():
+                break
+            tried[size] = find_speedup(self._replay(entry, size), self._step_s, self._busy)
         return pick_limit(tried, self._most)
 
     def _try_live(self, entry: Entry) -> tuple[int, Tried]:
@@ -165,7 +173,7 @@ class NodeSearch:
             return find_speedup(records, self._step_s, self._busy)
 
         tried = climb(try_out, list_trials(self._step_s, self._most), lambda: self.left_s() > 0)
-        return pick_limit(tried, max(tried))
+        return pick_limit(tried, max(tried) if any(tried.values()) else self._most)
 
     def _replay(self, entry: Entry, nodes: int) -> list[CaseRecord]:
         """Decode along vanilla's answers, without a forward."""
@@ -192,12 +200,19 @@ class NodeSearch:
     def _decode(
         self, entry: Entry, stage: Stage, nodes: int, cases: Sequence[Case]
     ) -> list[CaseRecord]:
-        """Return the records of a trial."""
+        """Return the records of a trial: of the first case, and of others as long as there is
+        time.
+        """
         plan = [Block(place, 0, case, (entry.name,), place) for place, case in enumerate(cases)]
         vanilla = self._job.entries[0]
         rows = (vanilla,) if entry is vanilla else (vanilla, entry)
         session = Session(replace(self._job, rows=rows), replace(stage, limits={entry.name: nodes}))
-        return [record for records in session.run(plan) for record in records]
+        found = list[CaseRecord]()
+        for records in session.run(plan):
+            found += records
+            if not self.left_s():
+                break
+        return found
 
 
 def pick_limit(tried: Mapping[int, float], most: int) -> tuple[int, Tried]:
@@ -301,7 +316,12 @@ class EarlierChoices:
                 stage.threads and stage.threads.count,
             ),
             *(stage.engine.kind, stage.engine.describe_forward(), config.decode.first_draft),
-            *(config.decode.temperature > 0, config.decode.length),
+            *(
+                config.decode.temperature,
+                config.decode.length,
+                min(TOKENS, config.decode.max_new_tokens),
+            ),
+            *(job.source.suite.name, min(CASES, len(job.source.suite.cases))),
             # of a profile that is given; else it is this machine's
             job.profile and [price_rows(job.profile)(1 + size) for size in SIZES],
         )
@@ -310,15 +330,19 @@ class EarlierChoices:
 
     def find(self, entries: Sequence[Entry]) -> dict[str, tuple[int, Tried]]:
         """Return the choices for the methods that have these parameters."""
-        known = self._read()
-        keys = {entry.name: _key(entry) for entry in entries}
-        return {name: tuple(known[key]) for name, key in keys.items() if key in known}
+        known, found = self._read(), dict[str, tuple[int, Tried]]()
+        for entry in entries:
+            match known.get(_key(entry)):
+                case [int(nodes), dict(tried)]:
+                    found[entry.name] = nodes, {int(size): gain for size, gain in tried.items()}
+        return found
 
     def add(self, entry: Entry, choice: tuple[int, Tried]) -> None:
         """Keep a choice, if the cache can be written."""
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, json.dumps(self._read() | {_key(entry): choice}))
+            with FileLock(f"{self.path}.lock"):
+                write_atomically(self.path, json.dumps(self._read() | {_key(entry): choice}))
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -330,5 +354,6 @@ class EarlierChoices:
 
 def _key(entry: Entry) -> str:
     target = type(entry.method)
+    code = hashlib.sha256(Path(inspect.getfile(target)).read_bytes()).hexdigest()[:16]
     parameters = json.dumps(dict(entry.parameters), sort_keys=True, default=str)
-    return f"{target.__module__}.{target.__name__} {entry.reset} {parameters}"
+    return f"{target.__module__}.{target.__name__} {code} {entry.reset} {parameters}"

@@ -585,7 +585,8 @@ def _read_tokenizer(config: Config, path: str, key: str) -> tuple[str, PreTraine
     """The folder or hub id of a tokenizer, and the tokenizer. key: the setting that names it, for
     errors.
     """
-    source = locate(path, key)
+    own = config.model.gguf if path == config.model.path else None
+    source = locate(path, key, own, config.model.revision)
     options = {
         "revision": config.model.revision,
         "trust_remote_code": config.model.trust_remote_code,

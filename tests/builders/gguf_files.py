@@ -41,8 +41,11 @@ def write_gguf(
     more: Mapping[str, Any] | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
     family: str = "llama",
+    renamed: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the bundled model. kind: of its matrices. more: entries, extra: tensors in addition."""
+    """Write the bundled model. kind: of its matrices. more: entries, extra: tensors in addition.
+    renamed: tokens.
+    """
     config = json.loads((TINY / "config.json").read_text())
     tokenizer = json.loads((TINY / "tokenizer.json").read_text())
     weights = load_file(TINY / "model.safetensors")
@@ -61,7 +64,7 @@ def write_gguf(
     out.add_tokenizer_pre(pre)
     vocab = sorted(tokenizer["model"]["vocab"].items(), key=lambda item: item[1])
     special = {each["content"] for each in tokenizer["added_tokens"]}
-    out.add_token_list([token for token, _ in vocab])
+    out.add_token_list([(renamed or {}).get(token, token) for token, _ in vocab])
     out.add_token_types([3 if token in special else 1 for token, _ in vocab])
     out.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     out.add_bos_token_id(config["bos_token_id"])

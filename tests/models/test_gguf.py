@@ -112,9 +112,12 @@ def test_texts_are_split_as_the_file_says(tmp_path):
 
 
 def test_every_end_of_the_file_ends_an_answer(tmp_path):
+    """Also one that only its name tells: as in files that have the end of a text alone."""
     more = {"tokenizer.ggml.eot_token_id": 2, "tokenizer.ggml.eom_token_id": 3}
     assert read_card(path=str(write_gguf(tmp_path / "a.gguf"))).eos == {4}
     assert read_card(path=str(write_gguf(tmp_path / "b.gguf", more=more))).eos == {2, 3, 4}
+    named = write_gguf(tmp_path / "c.gguf", renamed={"<|user|>": "<|eot_id|>"})
+    assert read_card(path=str(named)).eos == {2, 4}
 
 
 def test_a_file_is_converted_once_and_a_run_names_it(tmp_path, monkeypatch):
@@ -143,19 +146,30 @@ def test_the_longest_unused_goes_first_and_a_failed_one_is_not_kept(monkeypatch)
 
     monkeypatch.setenv(LIMIT, "0.001")
     for number, name in enumerate(("a", "b")):
-        os.utime(keep(name, 400_000, fill), (number, number))
-    keep("c", 400_000, fill)
+        os.utime(keep(name, 400_000, fill, "key"), (number, number))
+    keep("c", 400_000, fill, "key")
     assert {each.folder.name for each in list_kept()} == {"b", "c"}
     with pytest.raises(ZeroDivisionError):
-        keep("d", 1, lambda folder: 1 / 0)
+        keep("d", 1, lambda folder: 1 / 0, "key")
     assert {each.folder.name for each in list_kept()} == {"b", "c"}
-    with pytest.raises(InputError, match=f"{LIMIT} allows 0.001"):
-        keep("e", 2_000_000, fill)
+    with pytest.raises(InputError, match=f"key: takes .*{LIMIT} allows 0.001"):
+        keep("e", 2_000_000, fill, "key")
+    # what is read while room is made stays, though it is the oldest
+    os.utime(find_place() / "b", (1, 1))
+    keep("f", 400_000, fill, "key", find_place() / "b" / "data")
+    assert {each.folder.name for each in list_kept()} == {"b", "f"}
+    for wrong in ("nan", "-1", "many"):
+        monkeypatch.setenv(LIMIT, wrong)
+        with pytest.raises(InputError, match=f"{LIMIT}={wrong}: expected a number"):
+            keep("g", 1, fill, "key")
 
 
 def test_what_cannot_be_computed_rightly_is_refused_by_name(tmp_path):
     scaled = {"llama.rope.scaling.type": "yarn"}
     cases = (
+        ({"more": {"llama.rope.scaling.factor": 4}}, "ignores llama.rope.scaling.factor=4"),
+        ({"more": {"llama.rope.scale_linear": 4}}, "ignores llama.rope.scale_linear=4"),
+        ({"more": {"general.type": "adapter"}}, "general.type=adapter, with a vocabulary"),
         ({"extra": {"rope_freqs.weight": np.ones(16, np.float32)}}, "ignores rope_freqs.weight"),
         ({"more": scaled}, "ignores llama.rope.scaling.type=yarn"),
         ({"extra": {"blk.0.attn_q.bias": np.ones(256, np.float32)}}, "numbers in its tensors"),

@@ -233,7 +233,7 @@ def test_an_earlier_choice_of_this_machine_is_taken(steps, tmp_path, monkeypatch
     execute_job(tmp_path / "two", *RUN)
     assert asked == ["eagle2"]
     assert "nodes of pld: as an earlier run chose them" in capsys.readouterr().out
-    execute_job(tmp_path / "three", *RUN, "decode.max_new_tokens=10")
+    execute_job(tmp_path / "three", *RUN, "measure.seed=1")
     assert asked == ["eagle2"]
     chosen = [read_manifest(tmp_path / name).methods["pld"].nodes for name in ("two", "three")]
     assert chosen[0] == chosen[1]
