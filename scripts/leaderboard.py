@@ -39,7 +39,7 @@ TIMED = (
     *("n_grammys_trie", "ngram_map_k4v", "token_recycling", "ssd"),
 )
 CATEGORIES = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
-PLOTS = ("radar", "heatmap")
+PLOTS = ("radar", "mat_by_category")
 CONTEXT_ONLY = "method.n_grammys_trie.strategy=context"  # the other strategies read the target
 
 

@@ -13,7 +13,6 @@ from specbench.runs.composition import plain_settings
     ("name", "tables"),
     [
         ("context", (mat_table, category_table)),
-        ("reading", (mat_table, category_table)),
         ("timed", (timed_table,)),
     ],
 )
