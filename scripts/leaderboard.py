@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -175,7 +176,7 @@ def timed_table(rows: pd.DataFrame) -> str:
     return markdown(("method", "nodes", "MAT", "speedup", "tokens/s"), lines)
 
 
-def best_first(rows: pd.DataFrame, figure: str) -> list[dict[str, float]]:
+def best_first(rows: pd.DataFrame, figure: str) -> list[dict[str, Any]]:
     """The rows of all questions, without the baseline, the best first."""
     own = rows[(rows["category"] == OVERALL) & ~rows["method"].isin([VANILLA, CONTROL])]
     return own.sort_values(figure, ascending=False, kind="stable").to_dict("records")

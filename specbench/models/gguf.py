@@ -149,9 +149,10 @@ class _Conversion:
         bars = library_logging.is_progress_bar_enabled()
         library_logging.disable_progress_bar()
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 **options, dtype=torch.float32, output_loading_info=True
             )
+            model, info = loaded
             tokenizer = AutoTokenizer.from_pretrained(**options)
         except (ValueError, KeyError, OSError, ImportError) as error:
             raise InputError(

@@ -240,7 +240,13 @@ def read_card(
         dtype=stored,
         device=chosen,
         warnings=tuple(
-            filter(None, (warning, widening and widening.note(path), warn_half(stored, chosen)))
+            text
+            for text in (
+                warning,
+                widening.note(path) if widening else None,
+                warn_half(stored, chosen),
+            )
+            if text
         ),
         widening=widening,
     )
@@ -395,13 +401,13 @@ def locate(path: str, key: str, gguf: str | None = None, revision: str | None = 
         if gguf is None:
             return path
         try:
-            found = Path(cached_file(path, gguf, revision=revision))
+            file = Path(str(cached_file(path, gguf, revision=revision)))
         except OSError as error:
             raise InputError(
                 f"{key}={path} with model.gguf={gguf}: cannot be read ({explain(error)}); expected"
                 " a file of this hub id"
             ) from error
-        return str(convert(found, f"{key}={path}"))
+        return str(convert(file, f"{key}={path}"))
     folder = Path(path).expanduser()
     if os.path.isfile(folder):  # noqa: PTH113 (likewise)
         if is_gguf(folder) or folder.suffix.lower() == SUFFIX:

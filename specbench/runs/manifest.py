@@ -162,6 +162,11 @@ def _model(job: Job, model: Any) -> TargetModel:
         if model is not None
         else answered.parameters
     )
+    own: dict[str, Any] = {"weights": weights} if weights == "random" else {}
+    if gguf:
+        own["gguf"] = gguf
+    if template.endswith(TEMPLATES):
+        own["template"] = environment.weights_fingerprint(template)
     return TargetModel(
         name=card.name,
         path=card.path,
@@ -172,13 +177,7 @@ def _model(job: Job, model: Any) -> TargetModel:
         context=card.context,
         tokenizer=card.tokenizer.name_or_path,
         fingerprint=environment.weights_fingerprint(card.path),
-        **({"weights": weights} if weights == "random" else {}),
-        **({"gguf": gguf} if gguf else {}),
-        **(
-            {"template": environment.weights_fingerprint(template)}
-            if template.endswith(TEMPLATES)
-            else {}
-        ),
+        **own,
     )
 
 

@@ -330,10 +330,10 @@ class Recorded(Source):
                 f"decode.temperature={config.decode.temperature}: a replay emits the recorded"
                 " tokens; expected 0"
             )
-        found = _find_tokenizer(config, path, needed=cls.loads)
+        found: Any = _find_tokenizer(config, path, needed=cls.loads)
         suite = None if config.suite.format == FROM_TRACE else load_suite(config.suite)
         wanted = suite.cases if suite else None
-        end = found.eos_token_id if found else None
+        end: Any = found.eos_token_id if found else None
         trace = read_trace(path, lambda: _prompts(config, found), end, wanted)
         turns = [turn for each in trace.conversations for turn in each.turns]
         highest = max(int(ids.max()) for turn in turns for ids in (turn.prompt, turn.ids))
