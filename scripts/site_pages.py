@@ -14,7 +14,7 @@ FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\w`\"$])\$([^$`\n]+)\$(?!\w)", re.DOTA
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Return the page without the links that climb above docs/; their text stays."""
     above = page.file.src_uri.count("/") + 1
-    text = re.sub(rf"\[([^\]]+)\]\((?:\.\./){{{above}}}[^)]*\)", r"\1", markdown)
+    text = re.sub(rf"!?\[([^\]]+)\]\((?:\.\./){{{above}}}[^)]*\)", r"\1", markdown)
     return FORMULA.sub(_render, text)
 
 
