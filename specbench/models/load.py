@@ -379,11 +379,20 @@ def _spread(model: Any, room: dict[int, int]) -> Any:
 
 
 def locate(path: str, key: str, gguf: str | None = None, revision: str | None = None) -> str:
-    """Return the folder of a model: of a bundled name, of a GGUF file (converted), or as it is; a
-    hub id unchanged.
+    """Return the folder from which a model is read, or its hub id.
 
-    gguf: the file in the folder or hub id. Raises InputError for a folder that is missing, and for
-    a file that is no model.
+    ``bundled:NAME`` is a folder of this package. A GGUF file, ``package:NAME`` and a folder or hub
+    id with ``gguf`` are converted, at the first call, into a folder of the cache. Any other folder
+    and hub id are returned as they are.
+
+    Args:
+        path: a setting's value.
+        key: the setting, for errors.
+        gguf: the file in the folder or hub id.
+        revision: of the hub id.
+
+    Raises:
+        InputError: the folder is missing, or it is a file that is no model.
     """
     if gguf and (path.startswith((BUNDLED, PACKAGED)) or os.path.isfile(path)):  # noqa: PTH113
         raise InputError(f"model.gguf={gguf}: {key}={path} is a file or has one; leave it out")
