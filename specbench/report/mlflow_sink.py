@@ -1,6 +1,4 @@
-"""Logs a report to MLflow, as parameters, metrics and artifacts; repeated, it updates the same
-run.
-"""
+"""Logs a report to MLflow: parameters, metrics, artifacts; repeated, it updates the same run."""
 
 from __future__ import annotations
 
